@@ -1,0 +1,1 @@
+"""Data sets: catalogue, scan, decoding, augmentation, loading."""

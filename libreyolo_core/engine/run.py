@@ -1,0 +1,351 @@
+"""From ``model.train(...)`` to a finished run: check everything first, then make the folder, then train."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from libreyolo_core.checkpoint import File, fit_classes, read
+from libreyolo_core.config import Resolved, read_yaml_arguments, resolve_training
+from libreyolo_core.data.batch import Batch
+from libreyolo_core.data.catalogue import load_data
+from libreyolo_core.data.loader import EvalLoader, TrainLoader
+from libreyolo_core.engine.callbacks import Callback
+from libreyolo_core.engine.device import one_device
+from libreyolo_core.engine.plan import Plan, make_plan, scratch
+from libreyolo_core.engine.progress import Progress
+from libreyolo_core.engine.rundir import environment, log_to, new_directory, write_yaml
+from libreyolo_core.engine.snapshot import Snapshots, restore
+from libreyolo_core.engine.trainer import Trainer, TrainResult
+from libreyolo_core.errors import CheckpointError, ConfigError, NotAvailableYet, UsageError
+from libreyolo_core.family import resolve
+from libreyolo_core.network import Network
+from libreyolo_core.registry import registry
+from libreyolo_core.tasks.base import Metrics
+from libreyolo_core.threads import cores, default_workers
+from libreyolo_core.validator import validate
+
+if TYPE_CHECKING:
+    from libreyolo_core.api import LibreYOLO
+
+log = logging.getLogger("libreyolo")
+NOT_YET = {
+    "cuda_graph": "CUDA graph capture",
+    "compile": "torch.compile",
+    "profile": "the training profiler",
+}
+
+
+@dataclass
+class Request:
+    """What a call of ``train`` comes down to: resolved arguments, and the checkpoint to continue from, if any."""
+
+    resolved: Resolved
+    from_scratch: bool
+    checkpoint: File | None = None
+
+
+def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
+    """Resolve arguments; nothing is read but YAML and, for a resume, the checkpoint.
+
+    Raises:
+        ConfigError, UsageError, CheckpointError, NotAvailableYet: see ``resolve_training``; a resume of a finished run.
+    """
+    given = dict(given)
+    yaml = read_yaml_arguments(given.pop("cfg")) if given.get("cfg") else {}
+    given.pop("cfg", None)
+    checkpoint = None
+    from_scratch = model.from_scratch
+    if given.get("resume") not in (None, False, "false", "False"):
+        checkpoint = _checkpoint_of(given["resume"], given.get("project", "runs/train"))
+        yaml, given, from_scratch = _saved_arguments(checkpoint, given)
+        _check_identity(model, checkpoint)
+    sheet = scratch(model.base_sheet) if from_scratch else model.base_sheet
+    resolved = resolve_training(sheet, given, yaml, title=model.family.title)
+    for name, what in NOT_YET.items():
+        if getattr(resolved.args, name):
+            raise NotAvailableYet(
+                f"{name}={getattr(resolved.args, name)!r}: {what} is not in this version",
+                where=f"train argument {name}",
+                mend=f"Leave {name}= out.",
+            )
+    if checkpoint is not None and checkpoint.training.get("epoch", 0) >= resolved.sheet.recipe.epochs:
+        done = checkpoint.training["epoch"]
+        raise UsageError(
+            f"{checkpoint.path} is finished: all {done} epochs are done",
+            where="resume",
+            mend=f"To extend it give epochs= above {done}.",
+        )
+    loss = registry().loss(model.key, model.task_name, resolved.sheet, resolved.args.loss)
+    if loss is not resolved.sheet.loss:
+        resolved = replace(resolved, sheet=replace(resolved.sheet, loss=loss))
+    return Request(resolved, from_scratch, checkpoint)
+
+
+def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
+    """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
+    wanted = request(model, given)
+    args = wanted.resolved.args
+    device = one_device(args.device, verb="train")
+    spec = load_data(args.data, model.task_name)
+    train_scan = model.task.scan(spec, "train", strict=args.strict)
+    val_scan = model.task.scan(spec, "val", strict=args.strict) if "val" in spec.splits else None
+    plan = make_plan(
+        wanted.resolved, samples=len(train_scan.images), default_imgsz=model.base_imgsz, device_type=device.type
+    )
+    callbacks = _loggers(args.loggers) + list(args.callbacks)
+    torch.manual_seed(args.seed)
+    network = _network_for(model, plan, spec.names, wanted)
+    workers = default_workers(device.type) if args.workers is None else args.workers
+    with ExitStack() as stack:
+        stack.enter_context(_numerics(args.deterministic, args.tf32))
+        stack.enter_context(_threads(device, workers))
+        dataset = model.task.dataset(train_scan, plan.sheet, seed=args.seed, cache=args.cache)
+        loader = stack.enter_context(
+            TrainLoader(
+                dataset,
+                partial(model.task.collate, sheet=plan.sheet),
+                batch=plan.batch,
+                seed=args.seed,
+                workers=workers,
+                drop_last=plan.sheet.recipe.drop_last,
+                pin=device.type == "cuda",
+            )
+        )
+        check = _validation(model, plan, spec.names, val_scan, device, workers)
+        directory = _directory(wanted, args)
+        stack.enter_context(log_to(directory / "train.log"))
+        identity = {
+            "family": model.key,
+            "size": model.size,
+            "task": model.task_name,
+            "nc": len(spec.names),
+            "names": spec.names,
+            "imgsz": plan.imgsz,
+        }
+        arguments = {"args": wanted.resolved.table(), "from_scratch": wanted.from_scratch}
+        folder = directory / "weights"
+        folder.mkdir(exist_ok=True)
+        trainer = Trainer(
+            plan,
+            network,
+            model.task,
+            device=device,
+            batches=_with_picture(loader, directory, model, plan, spec.names),
+            validate=check,
+            snapshots=Snapshots(folder, identity, arguments),
+            directory=directory,
+            callbacks=[*callbacks, Progress()],
+        )
+        if wanted.checkpoint is not None:
+            restore(trainer, wanted.checkpoint)
+        _describe(directory, wanted, plan, trainer, [train_scan, val_scan])
+        if args.plots:
+            model.task.plot_labels(train_scan, spec.names, directory / "labels.png")
+        result = trainer.fit()
+        if check is None:
+            result.best = trainer.snapshots.last
+        model.adopt(read(result.best), device)
+        if args.plots:
+            _final_pictures(model, val_scan, plan, result, directory, workers)
+        log.info("done: %s, best %s, weights %s", directory, _best_line(trainer), result.best)
+    return result
+
+
+def _network_for(model: LibreYOLO, plan: Plan, names: dict[int, str], wanted: Request) -> Network:
+    """The network to train: fresh under the seed, with whatever weights the model has, fitted to the data's classes."""
+    nc = len(names)
+    network: Network = resolve(model.family.network, declared_by=model.key)(nc=nc, **plan.sheet.model)
+    if wanted.checkpoint is None and not wanted.from_scratch:
+        state, old = model.network.state_dict(), model.nc
+        fit_classes(
+            network, state, model.family.checkpoint, old_nc=old, new_nc=nc, names=[names[i] for i in sorted(names)]
+        )
+    return network
+
+
+def _validation(model, plan, names, scan, device, workers):
+    """``validate(network) -> Metrics`` on the validation split, ``None`` without one."""
+    if scan is None:
+        log.warning("the data set has no val split: nothing is measured, and the last weights count as the best")
+        return None
+    loader = EvalLoader(
+        model.task.dataset(scan, plan.sheet),
+        partial(model.task.collate, sheet=plan.sheet),
+        batch=plan.batch,
+        size=(plan.imgsz, plan.imgsz),
+        workers=min(workers, 2),
+        pin=device.type == "cuda",
+    )
+
+    def check(network: Network) -> Metrics:
+        network.eval()
+        evaluator = model.task.evaluator(scan, plan.sheet, names)
+        return validate(model.inference(network, plan.sheet.input, device), loader, evaluator)
+
+    return check
+
+
+def _with_picture(loader: TrainLoader, directory: Path, model: LibreYOLO, plan: Plan, names: dict[int, str]):
+    """``batches(run, epoch, start)``; the first batches of a run are also drawn."""
+
+    def batches(run: Trainer, epoch: int, start: int) -> Iterator[Batch]:
+        augment = plan.phase(epoch).sheet.augment
+        source = loader.epoch(epoch, augment=augment, size=lambda index: plan.size(epoch, index), start_batch=start)
+        for index, batch in enumerate(source, start):
+            if plan.args.plots and epoch == 0 and index < 3:
+                model.task.plot_batch(batch, names, directory / f"train_batch{index}.jpg", plan.sheet)
+            yield batch
+
+    return batches
+
+
+def _final_pictures(model, scan, plan, result, directory, workers) -> None:
+    """Curves of the run, and the best weights' figures and pictures on the validation split."""
+    from libreyolo_core.pictures.runs import plot_results
+
+    plot_results(directory / "results.csv", directory / "results.png")
+    if scan is not None:
+        metrics, evaluator = model.measure(scan, plan.imgsz, plan.batch, workers)
+        result.per_class = metrics.per_class
+        result.speed = metrics.speed
+        evaluator.plot(metrics, directory)
+
+
+def _loggers(names: tuple[str, ...]) -> list[Callback]:
+    return [registry().named("loggers", name, what="logger")() for name in names]
+
+
+def _directory(wanted: Request, args: Any) -> Path:
+    """The run's folder: a new one, or for a resume the one it was."""
+    if wanted.checkpoint is not None:
+        assert wanted.checkpoint.path is not None
+        return wanted.checkpoint.path.resolve().parent.parent
+    return new_directory(args.project, args.name, exist_ok=args.exist_ok)
+
+
+def _describe(directory: Path, wanted: Request, plan: Plan, trainer: Trainer, scans: list) -> None:
+    """args.yaml, dataset_report.txt, environment.txt, and the opening lines of the log."""
+    table = wanted.resolved.table()
+    for name in ("batch", "imgsz", "warmup_epochs", "no_aug_epochs"):
+        value = getattr(plan.args, name)
+        if table[name]["value"] != value:
+            table[name] = {"value": value, "from": f"{table[name]['from']}, fitted to the run"}
+    table["amp_dtype"] = {**table["amp_dtype"], "value": trainer.mode.name}
+    write_yaml(directory / "args.yaml", table)
+    (directory / "dataset_report.txt").write_text(
+        "\n\n".join(s.report() for s in scans if s is not None), encoding="utf-8"
+    )
+    lines = [f"{k}: {v}" for k, v in environment().items()]
+    (directory / "environment.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for note in plan.notes:
+        log.info("%s", note)
+    trainable = sum(p.numel() for p in trainer.parameters)
+    log.info(
+        "%s in %s: %d images, %d epochs of %d steps at batch %d%s, %d px, %s on %s, %s trainable parameters",
+        "resuming" if wanted.checkpoint else "training",
+        directory,
+        plan.samples,
+        plan.epochs,
+        plan.updates_per_epoch,
+        plan.batch,
+        f" x {plan.accumulate}" if plan.accumulate > 1 else "",
+        plan.imgsz,
+        trainer.mode.name,
+        trainer.device,
+        f"{trainable:,}",
+    )
+
+
+def _best_line(trainer: Trainer) -> str:
+    best = trainer.best
+    return (
+        f"{trainer.task.fitness} {best['fitness']:.4f} at epoch {best['epoch']}"
+        if best["fitness"] is not None
+        else "unmeasured"
+    )
+
+
+@contextmanager
+def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
+    """Process-wide switches of a run, put back afterwards."""
+    before = torch.are_deterministic_algorithms_enabled()
+    precision = torch.get_float32_matmul_precision()
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    if tf32:
+        if not torch.cuda.is_available():
+            log.info("tf32: there is no CUDA device, float32 products stay as they are")
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def _threads(device: torch.device, workers: int) -> Iterator[None]:
+    """On a CPU run the model's threads leave room for busy loader processes (each is busy about half of the time)."""
+    before = torch.get_num_threads()
+    if device.type == "cpu" and workers:
+        torch.set_num_threads(max(1, min(before, cores() - workers // 2)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _checkpoint_of(resume: Any, project: str) -> File:
+    """The resumable checkpoint that ``resume=`` means."""
+    if resume in (True, "true", "True"):
+        found = sorted(Path(project).glob("*/weights/last.pt"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise CheckpointError(
+                f"resume=true finds no run under {project}", where="resume", mend="Give the run's folder: resume=PATH."
+            )
+        return read(found[-1])
+    path = Path(str(resume))
+    if path.is_dir():
+        path = path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt"
+    return read(path)
+
+
+def _saved_arguments(file: File, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """Arguments for a resume: the saved ones, overridden by what is given now, one line each."""
+    saved = file.training.get("train_args")
+    if not saved:
+        raise CheckpointError(
+            f"{file.path} holds weights but no training state",
+            where="resume",
+            mend="Resume from weights/last.pt of a run.",
+        )
+    table = saved["args"]
+    kept = {
+        k: v["value"]
+        for k, v in table.items()
+        if v["from"] in ("user", "yaml") and k not in ("resume", "name", "project")
+    }
+    for name, value in given.items():
+        if name not in ("resume", "project", "name") and name in table and table[name]["value"] != value:
+            log.info("resume: %s=%s instead of %s", name, value, table[name]["value"])
+    return kept, given, bool(saved["from_scratch"])
+
+
+def _check_identity(model: LibreYOLO, file: File) -> None:
+    for name, mine in (("model_family", model.key), ("size", model.size), ("task", model.task_name)):
+        if file.meta.get(name) != mine:
+            raise ConfigError(
+                f"{file.path} has {name} {file.meta.get(name)!r}, the model has {mine!r}",
+                where="resume",
+                mend=f"Load it instead: LibreYOLO({str(file.path)!r}).train(resume=True).",
+            )

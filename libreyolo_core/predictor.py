@@ -1,0 +1,141 @@
+"""The one prediction loop: read, fit, infer, make results; save and show what was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libreyolo_core.config import PredictArgs, make_args
+from libreyolo_core.data.batch import Placement
+from libreyolo_core.data.fit import fit_image
+from libreyolo_core.errors import ConfigError
+from libreyolo_core.family import Input
+from libreyolo_core.prediction_files import PredictionFiles
+from libreyolo_core.results import Results, ResultsList
+from libreyolo_core.sources import Photo, iterate
+from libreyolo_core.timing import Stopwatch, device_of, synchronise
+from libreyolo_core.window import Window
+
+log = logging.getLogger("libreyolo")
+
+
+def predict(model: Any, source: Any, **options: Any) -> ResultsList | Iterator[Results]:
+    """Run a model on a source.
+
+    Args:
+        model: what ``LibreYOLO(...)`` returns: ``infer``, ``task``, ``sheet``, ``names``, ``imgsz``, ``device``.
+        source: see ``libreyolo_core.sources``.
+        options: the fields of ``PredictArgs`` but ``device``, which is the caller's: the model sits on one.
+
+    Returns:
+        One ``Results`` per photo, in a list, or with ``stream=True`` in a generator that holds one batch at a time.
+
+    Raises:
+        ConfigError: an option with an unknown name, a wrong type, out of range, or without meaning for the task.
+        DataError, ImageError, UsageError: as ``libreyolo_core.sources.iterate``.
+    """
+    args = make_args(PredictArgs, {"source": source, **options}, verb="predict")
+    if args.save_conf and not args.save_txt:
+        raise ConfigError("save_conf has no effect alone", where="predict", mend="Add save_txt=true.")
+    unknown = [c for c in args.classes or () if c not in model.names]
+    if unknown:
+        known = ", ".join(f"{i} {n}" for i, n in list(model.names.items())[:5])
+        raise ConfigError(
+            f"classes={list(args.classes or ())}: the model has no class {unknown[0]}",
+            where="predict argument classes",
+            mend=f"It has {len(model.names)}: {known}{', ...' if len(model.names) > 5 else '.'}",
+        )
+    size = input_size(model.sheet.input, model.imgsz, args.imgsz)
+    photos = iterate(source, vid_stride=args.vid_stride)
+    results = _run(model, photos, args, size)
+    return results if args.stream else ResultsList(results)
+
+
+def input_size(rule: Input, default: int, imgsz: int | None) -> tuple[int, int]:
+    """The (height, width) that ``imgsz`` means: rounded up to the network's multiple, with a log line.
+
+    Raises:
+        ConfigError: another size than the only one that a network with a fixed input takes.
+    """
+    side = default if imgsz is None else imgsz
+    if rule.fixed and side != default:
+        raise ConfigError(
+            f"imgsz={imgsz} is not possible, this network takes {default} only",
+            where="imgsz",
+            mend=f"Leave imgsz out, or use {default}.",
+        )
+    rounded = -(-side // rule.multiple) * rule.multiple
+    if rounded != side:
+        log.info("imgsz=%d is no multiple of %d; using %d.", side, rule.multiple, rounded)
+    return rounded, rounded
+
+
+def _run(model: Any, photos: Iterator[Photo], args: PredictArgs, size: tuple[int, int]) -> Iterator[Results]:
+    number = 0
+    with PredictionFiles(args) as files, Window() as window:
+        for batch in _batches(photos, args.batch):
+            for photo, result in zip(batch, _one_batch(model, batch, args, size), strict=True):
+                number += 1
+                if args.verbose:
+                    _report(number, photo, result)
+                if files.wanted:
+                    result.save_dir = str(files.add(photo, result))
+                if args.show:
+                    window.show(photo, result)
+                yield result
+
+
+def _batches(photos: Iterator[Photo], size: int) -> Iterator[list[Photo]]:
+    while batch := list(itertools.islice(photos, size)):
+        yield batch
+
+
+def _one_batch(model: Any, batch: list[Photo], args: PredictArgs, size: tuple[int, int]) -> list[Results]:
+    clock = Stopwatch()
+    with clock("preprocess"):
+        images, placements = to_input([p.image for p in batch], model.sheet.input, size)
+    with clock("inference"):
+        predictions = model.infer(images)
+        synchronise(device_of(predictions))
+    with clock("postprocess"):
+        results = model.task.results(
+            predictions,
+            [p.image for p in batch],
+            placements,
+            [p.path for p in batch],
+            model.sheet,
+            model.names,
+            conf=args.conf,
+            iou=args.iou,
+            max_det=args.max_det,
+            classes=args.classes,
+            agnostic=args.agnostic,
+        )
+    speed = clock.per_image(len(batch))
+    for photo, result in zip(batch, results, strict=True):
+        result.speed, result.frame = dict(speed), photo.frame
+        result.category_ids = getattr(model, "category_ids", None)
+    return results
+
+
+def to_input(photos: list[np.ndarray], rule: Input, size: tuple[int, int]) -> tuple[Tensor, list[Placement]]:
+    """RGB photos as the network's uint8 images [N, 3, H, W] in its channel order, and where each lies in them."""
+    fitted, placements = zip(*(fit_image(photo, rule, size, predicting=True) for photo in photos), strict=True)
+    stacked = np.stack(fitted)  # [N, H, W, 3]
+    if rule.colour == "bgr":
+        stacked = stacked[..., ::-1]
+    return torch.from_numpy(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2))), list(placements)
+
+
+def _report(number: int, photo: Photo, result: Results) -> None:
+    of = f"/{photo.count}" if photo.count else ""
+    frame = "" if photo.frame is None else f" frame {photo.frame}"
+    h, w = result.orig_shape
+    total = sum(result.speed.values())
+    log.info("%d%s %s%s, %d x %d: %s, %.1f ms", number, of, photo.path, frame, w, h, result.verbose(), total)

@@ -1,0 +1,1 @@
+"""Tasks: what a sample, a target, a metric and a result are."""

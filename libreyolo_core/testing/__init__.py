@@ -1,0 +1,20 @@
+"""Tools for people who write families: the contract's checks, and training steps to count and time.
+
+``check_family(key)`` runs every check that applies; ``training_step(...)`` is the very code the trainer runs. The
+deterministic weights and images of reference files are in ``libreyolo_core.testing.deterministic``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["OperationCounter", "check_family", "training_step"]
+_HOME = {"check_family": "contract", "training_step": "steps", "OperationCounter": "counting"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        import importlib
+
+        return getattr(importlib.import_module(f"libreyolo_core.testing.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,70 @@
+"""Counts dispatched ATen operations: a stand-in for kernel launches that needs no GPU.
+
+with OperationCounter() as counter:
+    loss = step()
+counter.total, counter.without_views, counter.host_sync, counter.by_name["add"]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_HOST_READS = frozenset(
+    {
+        "_local_scalar_dense",
+        "nonzero",
+        "is_nonzero",
+        "masked_select",
+        "equal",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+    }
+)
+_MASKED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+
+
+class OperationCounter(TorchDispatchMode):
+    """While active, counts every operation that reaches a kernel, forward and backward.
+
+    Attributes:
+        total: all operations.
+        without_views: those that do more than make a view (a view's schema returns an alias that is not written).
+        host_sync: those that would make a GPU wait for the host: reading a scalar, a shape that depends on data
+            (``nonzero``, a boolean mask used as an index), a copy from an accelerator to the CPU.
+        by_name: how often each operation ran, by its name without overload.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = self.without_views = self.host_sync = 0
+        self.by_name: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        self.total += 1
+        self.without_views += not _is_view(func)
+        self.host_sync += _waits_for_host(name, args, out)
+        self.by_name[name] += 1
+        return out
+
+
+def _is_view(func) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _waits_for_host(name: str, args: tuple, out) -> bool:
+    if name in _HOST_READS:
+        return True
+    if name in _MASKED:
+        return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if name in ("_to_copy", "copy_"):
+        source = args[0] if name == "_to_copy" else args[1]
+        return isinstance(source, Tensor) and source.device.type != "cpu" and out.device.type == "cpu"
+    return False
