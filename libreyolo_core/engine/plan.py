@@ -34,7 +34,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class PhaseChanged:
-    """The one event between loop and family: from ``epoch`` on, ``new`` holds instead of ``old`` (at first ``None``)."""
+    """The one event between loop and family: from ``epoch`` on, ``new`` holds instead of ``old`` (first ``None``)."""
 
     epoch: int
     old: Phase | None

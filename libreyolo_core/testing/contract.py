@@ -252,6 +252,26 @@ def split(context: Context) -> str:
     return f"{len(pytree.tree_leaves(first))} region outputs, {len(plain)} equal gradients"
 
 
+def replay(context: Context) -> str:
+    """The region recorded once and replayed on new inputs gives the eager result bit for bit in float32 on the CPU."""
+    if context.sheet.capture.off_reason:
+        raise NotRun(f"no region: {context.sheet.capture.off_reason}")
+    from libreyolo_core.data.batch import prepare
+    from libreyolo_core.testing.replay import Recording
+
+    who = context.build()
+    first, other = (who.batch([3, 1], context.imgsz, seed=seed) for seed in (0, 1))
+    recording = Recording(who.network.train(), prepare(first.images, who.sheet.input), first.draw)
+    images = prepare(other.images, who.sheet.input)
+    seeds = recording.seeds(images, other.draw)
+    eager, replayed = (run(images, other.draw, seeds) for run in (recording.eager, recording.replay))
+    for what, a, b in zip(("output", "gradient", "buffer"), eager, replayed, strict=True):
+        for name, (x, y) in enumerate(zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)):
+            if not torch.equal(x, y):
+                raise Failed(f"{what} {list(a)[name] if isinstance(a, dict) else name} differs when replayed")
+    return f"{len(recording.graph.graph.nodes)} recorded operations, {len(eager[1])} gradients equal bit for bit"
+
+
 def learns(context: Context) -> str:
     """From scratch, one batch is overfitted: the loss falls below half within 60 steps of AdamW."""
     who = context.build(nc=min(context.sheet.classes, 3))
@@ -385,6 +405,7 @@ CHECKS: dict[str, Callable[[Context], str]] = {
     "parity": parity,
     "loss parity": loss_parity,
     "split": split,
+    "replay": replay,
     "learns": learns,
     "empty": empty,
     "precision": precision,

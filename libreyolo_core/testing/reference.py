@@ -73,7 +73,8 @@ class Reference:
 
     def images(self, where: dict[str, Any], rule: Input) -> Tensor:
         """The input of ``where`` (``content["input"]`` or ``content["loss"]["input"]``), float [2, 3, H, W], prepared."""
-        name, shape = ast.literal_eval(re.search(r"image_for(\(.*?\)\))", where["image"]).group(1))  # type: ignore[union-attr]
+        call = re.search(r"image_for(\(.*?\)\))", where["image"])
+        name, shape = ast.literal_eval(call.group(1))  # type: ignore[union-attr]
         pixels = torch.from_numpy(image_for(name, shape)) * 255
         return prepare(pixels.flip(1) if rule.colour == "bgr" else pixels, rule)
 
