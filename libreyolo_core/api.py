@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from libreyolo_core import checkpoint, hub
-from libreyolo_core.config import ExportArgs, PredictArgs, Resolved, ValArgs, make_args
+from libreyolo_core.config import ExportArgs, Resolved, ValArgs, make_args
 from libreyolo_core.data.batch import prepare
 from libreyolo_core.engine.device import one_device, parse_device
 from libreyolo_core.engine.plan import check_imgsz, scratch
@@ -231,13 +231,13 @@ class LibreYOLO:
         """Metrics on a scanned split, and the evaluator that holds what its pictures need."""
         from functools import partial
 
-        from libreyolo_core.data.loader import EvalLoader
+        from libreyolo_core.data.loader import eval_loader
         from libreyolo_core.threads import default_workers
         from libreyolo_core.validator import validate
 
         dataset = self.task.dataset(scan, self.sheet)
         workers = default_workers(self.device.type) if workers is None else workers
-        with EvalLoader(
+        with eval_loader(
             dataset, partial(self.task.collate, sheet=self.sheet), batch=batch, size=(imgsz, imgsz), workers=workers
         ) as loader:
             evaluator = self.task.evaluator(
@@ -261,10 +261,8 @@ class LibreYOLO:
         """
         from libreyolo_core.predictor import predict
 
-        args = make_args(PredictArgs, {"source": source, **arguments}, verb="predict")
-        self.to(args.device)
-        options = {f: getattr(args, f) for f in PredictArgs.__dataclass_fields__ if f not in ("source", "device")}
-        return predict(self, source, **options)
+        self.to(arguments.pop("device", "auto"))
+        return predict(self, source, **arguments)
 
     __call__ = predict
 

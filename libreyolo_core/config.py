@@ -234,7 +234,7 @@ class ExportArgs:
     conf: float | None = arg(None, "Confidence threshold inside the graph (with nms).", low=0.0, high=1.0)
     iou: float | None = arg(None, "Overlap threshold inside the graph (with nms).", low=0.0, high=1.0)
     max_det: int | None = arg(None, "Most detections of the graph (with nms).", low=1, high=100000)
-    opset: int = arg(17, "ONNX operator set.", low=16, high=25)
+    opset: int = arg(17, "ONNX operator set.", low=16, high=20)
 
 
 Args = typing.TypeVar("Args")

@@ -242,14 +242,22 @@ def _unknown(name: str, families: Mapping[str, Family]) -> CheckpointError:
     return CheckpointError(f"{name!r}: {what}", where=where, mend=" ".join(mends))
 
 
+_SIZES = (  # how sizes end a name: r18 or b0 after a capital or digit, words, 50, b0, s
+    r"(.+[A-Z0-9])[a-z]\d{1,3}[a-z]?",
+    r"(.+?)(?:atto|femto|pico|nano|tiny|small|base|large)",
+    r"(.+[A-Za-z])\d{2,3}",
+    r"(.+)[a-z]\d",
+    r"(.+)[a-z]",
+)
+
+
 def _family_in(name: str) -> str:
     """The family that a released name such as ``LibreABC9s-seg.pt`` seems to belong to (``abc9``), "" when none."""
     body = re.fullmatch(r"(?i:libre)([A-Za-z0-9]+?)(?:-[a-z0-9-]+)?", _stem(name))
     if body is None:
         return ""
-    size = r"(?:[a-z]{1,2}\d{1,3}[a-z]?|\d{2,3}|atto|femto|pico|nano|tiny|small|base|large|[a-z])"
-    found = re.fullmatch(rf"(.*[A-Za-z0-9]){size}", body[1]) or body
-    return found[1].lower() if re.search(r"[a-z]", found[1], re.IGNORECASE) and len(found[1]) > 1 else ""
+    found = next((m for pattern in _SIZES if (m := re.fullmatch(pattern, body[1]))), body)
+    return found[1].lower() if len(found[1]) > 1 else ""
 
 
 def _without_weights(name: str) -> str:

@@ -132,23 +132,22 @@ class Results:
         """
         from libreyolo_core.pictures import boxes as drawing
 
-        canvas = np.array(self.orig_img if img is None else img)
         if self.restored is not None:
             return np.array(self.restored)
+        canvas = np.ascontiguousarray((self.orig_img if img is None else img)[..., ::-1])  # colours are chosen in RGB
         if self.semantic_mask is not None:
-            canvas = drawing.blend_mask(canvas, np.asarray(_host(self.semantic_mask)), bgr=True)
+            canvas = drawing.blend_mask(canvas, np.asarray(_host(self.semantic_mask)))
         if self.probs is not None:
             canvas = self._write_probs(canvas, font_size)
         rows = self._rows()
-        if rows is None:
-            return canvas
-        texts, colours = self._texts(rows, conf, labels)
-        if self.points is not None:
-            canvas = drawing.draw_points(canvas, np.asarray(_host(self.points.xy)), texts, colours)
-        if self.boxes is not None:
-            corners = np.asarray(_host(self.boxes.xyxy))
-            canvas = drawing.draw_boxes(canvas, corners, texts, colours, line=line_width, size=font_size)
-        return canvas
+        if rows is not None:
+            texts, colours = self._texts(rows, conf, labels)
+            if self.points is not None:
+                canvas = drawing.draw_points(canvas, np.asarray(_host(self.points.xy)), texts, colours)
+            if self.boxes is not None:
+                corners = np.asarray(_host(self.boxes.xyxy))
+                canvas = drawing.draw_boxes(canvas, corners, texts, colours, line=line_width, size=font_size)
+        return np.ascontiguousarray(canvas[..., ::-1])
 
     def _texts(self, rows: Boxes | Points, conf: bool, labels: bool) -> tuple[list[str], list[tuple[int, int, int]]]:
         from libreyolo_core.pictures.palette import class_colour
@@ -159,7 +158,7 @@ class Results:
             " ".join(([self._name(c)] if labels else []) + ([s] if conf else []))
             for c, s in zip(classes, scores, strict=True)
         ]
-        return texts, [class_colour(c)[::-1] for c in classes]
+        return texts, [class_colour(c) for c in classes]
 
     def _write_probs(self, canvas: np.ndarray, font_size: int | None) -> np.ndarray:
         from libreyolo_core.pictures.boxes import font_px, write_lines
@@ -274,14 +273,16 @@ class Results:
         if self.probs is not None:
             best = zip(self.probs.top5, _host(self.probs.top5conf), strict=True)
             return ", ".join(f"{self._name(c)} {float(p):.2f}" for c, p in best)
-        if self.restored is not None:
-            return f"restored {self.restored.shape[0]}x{self.restored.shape[1]}"
+        found = self._rows()
+        if found is not None:
+            counts = Counter(int(c) for c in _host(found.cls))
+            return ", ".join(f"{n} {self._name(c)}" for c, n in counts.most_common()) or "nothing found"
         if self.semantic_mask is not None:
-            rows = sorted(self.summary(decimals=2), key=lambda r: -r["pixels"])[:5]
-            return ", ".join(f"{r['name']} {r['share']:.0%}" for r in rows) or "nothing"
-        rows = self._rows()
-        counts = Counter(int(c) for c in _host(rows.cls)) if rows is not None else Counter()
-        return ", ".join(f"{n} {self._name(c)}" for c, n in counts.most_common()) or "nothing found"
+            shares = sorted(self.summary(decimals=2), key=lambda r: -r["pixels"])[:5]
+            return ", ".join(f"{r['name']} {r['share']:.0%}" for r in shares) or "nothing found"
+        if self.restored is not None:
+            return f"restored to {self.restored.shape[1]} x {self.restored.shape[0]}"
+        return "nothing found"
 
     def to_supervision(self) -> Any:
         """``supervision.Detections`` (or ``supervision.Classifications``).

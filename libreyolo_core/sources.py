@@ -146,11 +146,9 @@ def _entries(source: Any, counter: list[int]) -> list[_Entry]:
     if isinstance(source, Image.Image):
         return [_memory(to_rgb(source), counter, getattr(source, "filename", "") or "")]
     if isinstance(source, np.ndarray):
-        images = source if source.ndim == 4 else [source]
-        return [_memory(_array_to_rgb(image), counter) for image in images]
+        return [_memory(_array_to_rgb(image), counter) for image in (source if source.ndim == 4 else [source])]
     if isinstance(source, torch.Tensor):
-        images = source if source.dim() == 4 else source[None]
-        return [_memory(_tensor_to_rgb(image), counter) for image in images]
+        return [_memory(_tensor_to_rgb(image), counter) for image in (source if source.dim() == 4 else source[None])]
     raise _unknown(source)
 
 
@@ -161,7 +159,11 @@ def _memory(image: np.ndarray, counter: list[int], name: str = "") -> _Entry:
 
 
 def _named_entries(text: str) -> list[_Entry]:
-    if urllib.parse.urlsplit(text).scheme.lower() in ("http", "https"):
+    if text.lower().startswith(("http://", "https://")):
+        try:
+            urllib.parse.urlsplit(text)
+        except ValueError as error:
+            raise DataError(f"{text} is no address: {error}", where="source", mend="Check it.") from error
         return [_Entry("url", text, text)]
     path = Path(text).expanduser()
     try:
@@ -298,6 +300,7 @@ def download(url: str, folder: Path, *, limit: int = DOWNLOAD_LIMIT) -> Path:
                 size = max(size, out.tell())
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
+        reason = f"HTTP {error.code} {reason}" if isinstance(error, urllib.error.HTTPError) else reason
         raise DataError(
             f"{url} cannot be fetched: {reason}", where="source", mend="Check address and network."
         ) from error

@@ -101,6 +101,14 @@ class Plan:
         """Whether the optimizer steps after batch ``index``."""
         return (index + 1) % self.accumulate == 0 or index + 1 == self.batches
 
+    @property
+    def canvas(self) -> tuple[int, int]:
+        """The largest input (height, width) of the run."""
+        share = max(p.sheet.recipe.multi_scale for p in self.phases)
+        multiple = self.sheet.input.multiple
+        side = round(self.imgsz * (1 + share) / multiple) * multiple if share else self.imgsz
+        return side, side
+
     def size(self, epoch: int, index: int) -> tuple[int, int]:
         """Input (height, width) of a batch; with multi-scale a pure function of (seed, epoch, index)."""
         share = self.phase(epoch).sheet.recipe.multi_scale

@@ -16,7 +16,7 @@ from libreyolo_core.checkpoint import File, fit_classes, read
 from libreyolo_core.config import Resolved, read_yaml_arguments, resolve_training
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.data.catalogue import load_data
-from libreyolo_core.data.loader import EvalLoader, TrainLoader
+from libreyolo_core.data.loader import Loader, eval_loader, train_loader
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.device import one_device
 from libreyolo_core.engine.plan import Plan, make_plan, scratch
@@ -109,7 +109,7 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
         stack.enter_context(_threads(device, workers))
         dataset = model.task.dataset(train_scan, plan.sheet, seed=args.seed, cache=args.cache)
         loader = stack.enter_context(
-            TrainLoader(
+            train_loader(
                 dataset,
                 partial(model.task.collate, sheet=plan.sheet),
                 batch=plan.batch,
@@ -117,9 +117,10 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
                 workers=workers,
                 drop_last=plan.sheet.recipe.drop_last,
                 pin=device.type == "cuda",
+                canvas=plan.canvas,
             )
         )
-        check = _validation(model, plan, spec.names, val_scan, device, workers)
+        check = _validation(stack, model, plan, spec.names, val_scan, device, workers)
         directory = _directory(wanted, args)
         stack.enter_context(log_to(directory / "train.log"))
         identity = {
@@ -171,12 +172,12 @@ def _network_for(model: LibreYOLO, plan: Plan, names: dict[int, str], wanted: Re
     return network
 
 
-def _validation(model, plan, names, scan, device, workers):
+def _validation(stack, model, plan, names, scan, device, workers):
     """``validate(network) -> Metrics`` on the validation split, ``None`` without one."""
     if scan is None:
         log.warning("the data set has no val split: nothing is measured, and the last weights count as the best")
         return None
-    loader = EvalLoader(
+    loader = eval_loader(
         model.task.dataset(scan, plan.sheet),
         partial(model.task.collate, sheet=plan.sheet),
         batch=plan.batch,
@@ -184,6 +185,7 @@ def _validation(model, plan, names, scan, device, workers):
         workers=min(workers, 2),
         pin=device.type == "cuda",
     )
+    stack.enter_context(loader)
 
     def check(network: Network) -> Metrics:
         network.eval()
@@ -193,12 +195,18 @@ def _validation(model, plan, names, scan, device, workers):
     return check
 
 
-def _with_picture(loader: TrainLoader, directory: Path, model: LibreYOLO, plan: Plan, names: dict[int, str]):
+def _with_picture(loader: Loader, directory: Path, model: LibreYOLO, plan: Plan, names: dict[int, str]):
     """``batches(run, epoch, start)``; the first batches of a run are also drawn."""
 
     def batches(run: Trainer, epoch: int, start: int) -> Iterator[Batch]:
         augment = plan.phase(epoch).sheet.augment
-        source = loader.epoch(epoch, augment=augment, size=lambda index: plan.size(epoch, index), start_batch=start)
+        source = loader.epoch(
+            epoch,
+            size=(plan.imgsz, plan.imgsz),
+            sizes=lambda index: plan.size(epoch, index),
+            augment=augment,
+            start_batch=start,
+        )
         for index, batch in enumerate(source, start):
             if plan.args.plots and epoch == 0 and index < 3:
                 model.task.plot_batch(batch, names, directory / f"train_batch{index}.jpg", plan.sheet)

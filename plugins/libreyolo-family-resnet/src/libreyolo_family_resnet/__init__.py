@@ -1,0 +1,1 @@
+"""ResNet image classifiers for LibreYOLO."""
