@@ -1,0 +1,161 @@
+"""``libreyolo families``: everything here is read from the data sheets; no family's code is imported."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from libreyolo_core.cli.command import Positional, command
+from libreyolo_core.cli.output import Answer, Table
+from libreyolo_core.family import Family, Recipe, Task
+
+HEADINGS = ("key", "title", "task", "sizes", "parameters", "captured", "amp", "sync_bn", "spawn", "package")
+
+
+@command(
+    "families",
+    summary="List installed model families, or show one.",
+    positional=Positional("family", "A family's key: show its data sheet.", required=False),
+    notes="captured: what of the network a CUDA graph can hold. amp: mixed precision by default.\n"
+    "sync_bn: batch statistics over all GPUs by default. spawn: device=0,1 starts one process per GPU.",
+)
+def families(given: dict[str, Any]) -> Answer:
+    """List all, or show one sheet."""
+    from libreyolo_core.registry import registry
+
+    if "family" in given:
+        family = registry().family(given["family"])
+        return Answer(describe(family), tuple(_sheet(family)))
+    found = list(registry().families().values())
+    if not found:
+        hint = "No family is installed. Each is a package of its own: pip install libreyolo-family-NAME"
+        return Answer({"families": []}, (hint,))
+    rows = tuple(_row(family, name) for family in found for name in family.tasks)
+    return Answer({"families": [describe(f) for f in found]}, (Table(HEADINGS, rows),))
+
+
+def package_of(key: str) -> str:
+    """Distribution and version a family comes from."""
+    from libreyolo_core.registry import registry
+
+    distribution = registry().entries("families")[key].distribution
+    version = next((p.version for p in registry().plugins if p.distribution == distribution), "")
+    return f"{distribution} {version}".strip()
+
+
+def describe(family: Family) -> dict[str, Any]:
+    """A sheet as plain values."""
+    return {
+        "key": family.key,
+        "title": family.title,
+        "package": package_of(family.key),
+        "paper": family.paper,
+        "default_size": default_size(family),
+        "weights": asdict(family.weights),
+        "tasks": {name: _describe_task(task) for name, task in family.tasks.items()},
+    }
+
+
+def default_size(family: Family) -> str:
+    """The size a bare family name means."""
+    return family.default_size or next(iter(family.tasks[family.default_task].sizes))
+
+
+def captured(task: Task) -> str:
+    """The captured region in words."""
+    return task.capture.label or f"none: {task.capture.off_reason}"
+
+
+def millions(parameters: int) -> str:
+    """``8.97M``."""
+    return f"{parameters / 1e6:.3g}M" if parameters < 1e8 else f"{parameters / 1e6:.0f}M"
+
+
+def _describe_task(task: Task) -> dict[str, Any]:
+    return {
+        "sizes": {name: {"imgsz": s.imgsz, "parameters": s.params} for name, s in task.sizes.items()},
+        "classes": task.classes,
+        "variants": list(task.variants),
+        "recipe": asdict(task.recipe),
+        "augment": [{"name": a.name, **asdict(a)} for a in task.augment],
+        "input": asdict(task.input),
+        "post": asdict(task.post),
+        "loss": {"code": task.loss.code, **task.loss.options},
+        "capture": asdict(task.capture),
+        "precision": asdict(task.precision),
+        "ranks": asdict(task.ranks),
+    }
+
+
+def _row(family: Family, name: str) -> tuple[str, ...]:
+    task = family.tasks[name]
+    counts = [s.params for s in task.sizes.values()]
+    low, high = millions(min(counts)), millions(max(counts))
+    return (
+        family.key,
+        family.title,
+        name,
+        " ".join(task.sizes),
+        low if low == high else f"{low} to {high}",
+        captured(task),
+        _yes(task.precision.amp),
+        _yes(task.ranks.sync_bn),
+        _yes(task.ranks.spawn),
+        package_of(family.key),
+    )
+
+
+def _sheet(family: Family) -> list[str | Table]:
+    parts: list[str | Table] = [
+        f"{family.title} ({family.key})",
+        f"package   {package_of(family.key)}",
+        f"paper     {family.paper or 'not stated'}",
+        f"weights   {family.weights.pattern}, licence {family.weights.licence or 'not stated'}",
+    ]
+    for name, task in family.tasks.items():
+        rows = tuple(
+            (size + (" *" if size == default_size(family) else ""), str(s.imgsz), millions(s.params))
+            for size, s in task.sizes.items()
+        )
+        parts += ["", f"Task {name}, {task.classes} classes unless the data says otherwise"]
+        parts += ["", Table(("size", "imgsz", "parameters"), rows), "* the default", ""]
+        facts = {**recipe_in_words(task.recipe), **_behaviour(task)}
+        width = max(len(f) for f in facts)
+        parts += [f"{fact:<{width}}  {value}" for fact, value in facts.items()]
+    return parts
+
+
+def recipe_in_words(recipe: Recipe) -> dict[str, str]:
+    """How a family trains, one fact a line."""
+    optimizer, schedule = recipe.optimizer, recipe.schedule
+    batch = f"batch {recipe.batch}" + (f", gradients accumulated up to {recipe.nbs} images" if recipe.nbs else "")
+    tail = f", the last {recipe.tail} without strong augmentation" if recipe.tail else ""
+    warmup = f", warm-up {schedule.warmup:g} epochs" if schedule.warmup else ""
+    warmup += f", at least {schedule.warmup_steps} steps of warm-up" if schedule.warmup_steps else ""
+    anneal = f"{schedule.anneal} to {schedule.to:g} of the learning rate"
+    return {
+        "epochs": f"{recipe.epochs}, {batch}{tail}",
+        "optimizer": f"{optimizer.name}, learning rate {optimizer.lr:g}, weight decay {optimizer.decay:g}",
+        "schedule": ("constant" if schedule.anneal == "constant" else anneal) + warmup,
+        "ema": f"decay {recipe.ema.decay:g}" if recipe.ema.on else "off",
+        "clip": f"gradient norm {recipe.clip:g}" if recipe.clip else "off",
+        "frozen": ", ".join(recipe.freeze) or "nothing",
+    }
+
+
+def _behaviour(task: Task) -> dict[str, str]:
+    augment = ", ".join(a.name for a in task.augment if a.p) or "none"
+    why = f": {task.precision.why}" if task.precision.why else ""
+    return {
+        "augmentation": augment,
+        "input": f"{task.input.fit}, {task.input.colour}",
+        "split point": captured(task),
+        "numerics": task.capture.numerics,
+        "amp": f"{_yes(task.precision.amp)}, {task.precision.dtype}{why}",
+        "sync_bn": _yes(task.ranks.sync_bn),
+        "spawn": _yes(task.ranks.spawn),
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
