@@ -212,7 +212,6 @@ class LibreYOLO:
         args = make_args(ValArgs, arguments, verb="val")
         self.to(args.device)
         spec = load_data(args.data, self.task_name)
-        self._check_classes(spec.names, args.data)
         scan = self.task.scan(spec, args.split, strict=args.strict)
         thresholds = {"conf": args.conf, "iou": args.iou, "max_det": args.max_det}
         imgsz = check_imgsz(self.sheet, args.imgsz or self.imgsz, self.imgsz)
@@ -244,14 +243,6 @@ class LibreYOLO:
                 scan, self.sheet, self.names, **{k: v for k, v in thresholds.items() if v is not None}
             )
             return validate(self.infer, loader, evaluator), evaluator
-
-    def _check_classes(self, names: dict[int, str], data: Any) -> None:
-        if len(names) != self.nc:
-            raise UsageError(
-                f"{data} has {len(names)} classes, the model has {self.nc}",
-                where="val",
-                mend="Use the model's own data set, or train on this one.",
-            )
 
     def predict(self, source: Any, **arguments: Any) -> list[Results] | Iterator[Results]:
         """Run on images, folders, videos ...; one ``Results`` per image, a generator with ``stream=True``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -90,8 +91,9 @@ class Results:
         return self.boxes if self.boxes is not None else self.points
 
     def _with(self, **changed: Any) -> Results:
-        kept = {k: v for k, v in vars(self).items() if k != "orig_shape"}
-        return Results(**{**kept, **changed})
+        other = copy.copy(self)
+        vars(other).update(changed)
+        return other
 
     def to(self, *args: Any, **kwargs: Any) -> Results:
         """A copy with all tensors moved or converted as ``torch.Tensor.to`` does."""

@@ -46,7 +46,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 class TensorBoardLogger(Callback):
     """TensorBoard events in the run directory."""
 
-    def on_start(self, run: Trainer) -> None:
+    def __init__(self) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -55,7 +55,10 @@ class TensorBoardLogger(Callback):
                 where="train argument loggers",
                 mend="pip install tensorboard, or leave it out.",
             ) from None
-        self.writer = SummaryWriter(str(run.directory), purge_step=run.epoch + 1 if run.epoch else None)
+        self.make = SummaryWriter
+
+    def on_start(self, run: Trainer) -> None:
+        self.writer = self.make(str(run.directory), purge_step=run.epoch + 1 if run.epoch else None)
 
     def on_epoch(self, run: Trainer, row: dict[str, Any]) -> None:
         for name, value in row.items():

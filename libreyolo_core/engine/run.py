@@ -19,6 +19,7 @@ from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.loader import Loader, eval_loader, train_loader
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.device import one_device
+from libreyolo_core.engine.optimizer import freeze
 from libreyolo_core.engine.plan import Plan, make_plan, scratch
 from libreyolo_core.engine.progress import Progress
 from libreyolo_core.engine.rundir import environment, log_to, new_directory, write_yaml
@@ -29,7 +30,7 @@ from libreyolo_core.family import resolve
 from libreyolo_core.network import Network
 from libreyolo_core.registry import registry
 from libreyolo_core.tasks.base import Metrics
-from libreyolo_core.threads import cores, default_workers
+from libreyolo_core.threads import default_workers
 from libreyolo_core.validator import validate
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     workers = default_workers(device.type) if args.workers is None else args.workers
     with ExitStack() as stack:
         stack.enter_context(_numerics(args.deterministic, args.tf32))
-        stack.enter_context(_threads(device, workers))
         dataset = model.task.dataset(train_scan, plan.sheet, seed=args.seed, cache=args.cache)
         loader = stack.enter_context(
             train_loader(
@@ -169,6 +169,7 @@ def _network_for(model: LibreYOLO, plan: Plan, names: dict[int, str], wanted: Re
         fit_classes(
             network, state, model.family.checkpoint, old_nc=old, new_nc=nc, names=[names[i] for i in sorted(names)]
         )
+    freeze(network, plan.sheet, given=wanted.resolved.origins["freeze"] in ("user", "yaml"))
     return network
 
 
@@ -299,18 +300,6 @@ def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         torch.set_float32_matmul_precision(precision)
-
-
-@contextmanager
-def _threads(device: torch.device, workers: int) -> Iterator[None]:
-    """On a CPU run the model's threads leave room for busy loader processes (each is busy about half of the time)."""
-    before = torch.get_num_threads()
-    if device.type == "cpu" and workers:
-        torch.set_num_threads(max(1, min(before, cores() - workers // 2)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _checkpoint_of(resume: Any, project: str) -> File:

@@ -16,7 +16,7 @@ from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.interrupts import Interrupts
 from libreyolo_core.engine.losslog import LossLog
-from libreyolo_core.engine.optimizer import build_optimizer, freeze, frozen_norms
+from libreyolo_core.engine.optimizer import build_optimizer, frozen_norms
 from libreyolo_core.engine.plan import Phase, PhaseChanged, Plan
 from libreyolo_core.engine.precision import Scaler, choose_mode
 from libreyolo_core.engine.schedule import LearningRate
@@ -40,6 +40,7 @@ class TrainResult:
         minutes: wall-clock time of this call.
         skipped: optimizer steps left out because gradients overflowed or a loss was not finite.
         precision: what the forward passes ran in.
+        speed: milliseconds per image of the best weights' validation.
     """
 
     metrics: dict[str, float]
@@ -52,6 +53,7 @@ class TrainResult:
     minutes: float = 0.0
     skipped: int = 0
     precision: str = "float32"
+    speed: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -63,7 +65,7 @@ class Trainer:
 
     Args:
         plan: what is to be done.
-        network: trains in place, on ``device``.
+        network: trains in place, on ``device``; what must not train has ``requires_grad`` off.
         task: the task's code.
         batches: ``batches(epoch, start) -> iterator of Batch``, the same for the same arguments.
         validate: ``validate(network) -> Metrics`` or ``None`` when there is nothing to validate on.
@@ -88,7 +90,6 @@ class Trainer:
         self.batches, self.validate, self.snapshots, self.callbacks = batches, validate, snapshots, callbacks
         args, recipe = plan.args, plan.sheet.recipe
         self.network = network.to(device)
-        freeze(network, plan.sheet, given=True)
         self.step_module = TrainStep(network, plan.sheet.loss, plan.sheet.input)
         self.use_channels_last(args.channels_last)
         self.mode = choose_mode(plan.sheet.precision.amp, plan.sheet.precision.dtype, device)
