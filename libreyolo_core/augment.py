@@ -41,7 +41,8 @@ class Mosaic(Augment):
 
 @dataclass(frozen=True)
 class MixUp(Augment):
-    """Blend with a second, jittered image half and half (as in YOLOX), on mosaic samples that have labels."""
+    """Blend with a second, jittered image half and half (Zhang et al., 2018, with the
+    published detectors' fixed share), on mosaic samples that have labels."""
 
     p: float = 1.0
     scale: tuple[float, float] = (0.5, 1.5)
@@ -134,7 +135,7 @@ class Erase(Augment):
 
 @dataclass(frozen=True)
 class MixLabels(Augment):
-    """MixUp (probability ``mixup``) or CutMix (probability ``cutmix``) of whole classification batches, alpha 1."""
+    """MixUp (probability ``mixup``) or CutMix (probability ``cutmix``) of neighbours in classification batches, alpha 1."""
 
     mixup: float = 0.0
     cutmix: float = 0.0

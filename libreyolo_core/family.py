@@ -384,10 +384,11 @@ class Family:
 
 
 def resolve(reference: str, *, declared_by: str = "") -> Any:
-    """Import what ``"package.module:Name"`` refers to; the error names the reference and who declared it."""
+    """Import what ``"package.module:Name"`` (or a module alone) refers to; the error names reference and declarer."""
     module, _, name = reference.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
+        return getattr(found, name) if name else found
     except (ImportError, AttributeError) as error:
         raise PluginError(
             f"{reference!r} cannot be imported: {error}",

@@ -218,13 +218,14 @@ def loss_parity(context: Context) -> str:
     targets = file.targets((images.shape[-2], images.shape[-1]))
     loss = resolve(who.sheet.loss.code)(who.network, **who.sheet.loss.options)
     terms = loss(who.network.train()(images, targets, None), targets, Step())
-    named = {k: float(v) for k, v in terms.named().items()} | {"total_loss": float(terms.total)}
+    total_loss = terms.total
+    named = {k: float(v) for k, v in terms.named().items()} | {"total_loss": float(total_loss.detach())}
     problems, compared = file.compare_loss(named)
     if not compared:
         raise Failed(f"no term has a name of the reference: {sorted(named)}")
     if problems:
         raise Failed("; ".join(problems[:3]))
-    terms.total.backward()
+    total_loss.backward()
     norms = file.content["loss"].get("gradient", {})
     squares = [p.grad.double().square().sum() for p in who.network.parameters() if p.grad is not None]
     total = float(torch.stack(squares).sum().sqrt())
@@ -273,13 +274,13 @@ def replay(context: Context) -> str:
 
 
 def learns(context: Context) -> str:
-    """From scratch, one batch is overfitted: the loss falls below half within 60 steps of AdamW."""
+    """From scratch, one batch is overfitted: the loss falls below half within 120 steps of AdamW at 2e-3."""
     who = context.build(nc=min(context.sheet.classes, 3))
     data = who.batch([2, 1], context.imgsz)
     trainable = [p for p in who.network.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trainable, lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trainable, lr=2e-3, weight_decay=0.0)
     first = last = 0.0
-    for number in range(60):
+    for number in range(120):
         terms = loss_terms(who, data)
         last = float(terms.total.detach())
         first = first or last
@@ -289,7 +290,7 @@ def learns(context: Context) -> str:
         terms.total.backward()
         torch.nn.utils.clip_grad_norm_(trainable, 10.0)
         optimizer.step()
-    raise Failed(f"the loss of one batch went from {first:.4g} only to {last:.4g} in 60 steps")
+    raise Failed(f"the loss of one batch went from {first:.4g} only to {last:.4g} in 120 steps")
 
 
 def empty(context: Context) -> str:

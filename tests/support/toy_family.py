@@ -103,7 +103,7 @@ FAMILY = Family(
     checkpoint=Checkpoint(signature=("stem.0.weight", "body.0.weight", "head.weight")),
     tasks={
         "detect": Task(
-            sizes={"s": Size(64, params=1608, width=8), "l": Size(64, params=5256, width=16)},
+            sizes={"s": Size(64, params=1528, width=8), "l": Size(64, params=5096, width=16)},
             classes=4,
             input=Input(multiple=16),
             augment=(Mosaic(p=1.0, scale=(0.5, 1.5)), Hsv(), Flip()),

@@ -1,0 +1,96 @@
+"""Crops of 64 to 96 px to classify: around a tree, or of a place without any. The same photos always give the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from libreyolo_core.data.catalogue import load_data
+from libreyolo_core.data.decode import read_image
+from libreyolo_core.data.download import cache_dir
+from libreyolo_core.data.randomness import keyed
+from libreyolo_core.data.scan import ImageRecord, scan_detect
+
+VERSION = 1
+"""Raised when the crops change, so that those cut before are not used."""
+LOW_PX, HIGH_PX = 64, 96
+MARGIN = 1.3
+"""A crop is this much larger than its tree, within the limits."""
+PER_PHOTO = 12
+"""At most this many crops of each class from one photo."""
+TRIES = 3000
+"""Places tried per photo for crops without a tree."""
+
+
+def cut_crops(photos: Path) -> Path:
+    """The folder with ``train`` and ``val``, in the cache directory; complete, or not there."""
+    folder = cache_dir() / "datasets" / f"treecrowns-classify-{VERSION}"
+    if folder.is_dir():
+        return folder
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        spec = load_data(photos / "treecrowns.yaml", "detect")
+        for split in ("train", "val"):
+            records = scan_detect(spec, split).images
+            _write_split(records, aside / split)
+        try:
+            os.replace(aside, folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def _write_split(records: list[ImageRecord], folder: Path) -> None:
+    """As many crops of one class as of the other, spread over the photos."""
+    from PIL import Image
+
+    crops: dict[str, list[tuple[str, np.ndarray]]] = {"tree": [], "background": []}
+    for number, record in enumerate(records):
+        rng = keyed(number, VERSION)
+        photo = read_image(record.path)
+        for kind, windows in (("tree", _around_trees(record, rng)), ("background", _without_tree(record, rng))):
+            for count, (x, y, side) in enumerate(windows):
+                name = f"{Path(record.path).stem}_{count:02d}.png"
+                crops[kind].append((name, photo[y : y + side, x : x + side]))
+    fewest = min(map(len, crops.values()))
+    for kind, found in crops.items():
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for i in range(fewest):
+            name, crop = found[i * len(found) // fewest]
+            Image.fromarray(crop).save(folder / kind / name)
+
+
+def _around_trees(record: ImageRecord, rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    """(x, y, side) of squares around some of the trees, moved into the photo."""
+    height, width = record.size
+    windows = []
+    for i in rng.permutation(len(record.boxes))[:PER_PHOTO]:
+        x1, y1, x2, y2 = record.boxes[i]
+        side = int(min(max(MARGIN * max(x2 - x1, y2 - y1), LOW_PX), HIGH_PX, height, width))
+        x, y = (int(min(max((a + b - side) / 2, 0), end - side)) for a, b, end in ((x1, x2, width), (y1, y2, height)))
+        windows.append((x, y, side))
+    return windows
+
+
+def _without_tree(record: ImageRecord, rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    """(x, y, side) of random squares that touch no box and overlap each other by less than half a side."""
+    height, width = record.size
+    windows: list[tuple[int, int, int]] = []
+    for _ in range(TRIES):
+        side = min(int(rng.integers(LOW_PX, HIGH_PX + 1)), height, width)
+        x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
+        x1, y1, x2, y2 = record.boxes.T
+        touches = ((x1 < x + side) & (x2 > x) & (y1 < y + side) & (y2 > y)).any()
+        near = any(max(abs(x - u), abs(y - v)) < side / 2 for u, v, _ in windows)
+        if not touches and not near:
+            windows.append((x, y, side))
+        if len(windows) == PER_PHOTO:
+            break
+    return windows

@@ -1,0 +1,1 @@
+"""RT-DETR (Zhao et al., CVPR 2024) for LibreYOLO."""

@@ -1,0 +1,3 @@
+"""YOLOX (Ge et al., 2021) for LibreYOLO."""
+
+__version__ = "0.1.0"
