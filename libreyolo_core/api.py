@@ -82,6 +82,8 @@ class LibreYOLO:
         self.network: Network = None  # type: ignore[assignment]
         self.weights: Path | None = None
         self._saved_imgsz: int | None = None
+        self.family: Family
+        self.base_sheet: Task
         path = Path(model)
         if path.suffix.lower() in EXPORTED:
             self._open_exported(path)
@@ -141,7 +143,7 @@ class LibreYOLO:
 
         runtime = load_exported(path)
         self.exported, self.weights = runtime, path
-        self.family, self.key, self.size = None, runtime.family, runtime.size  # type: ignore[assignment]
+        self.key, self.size = runtime.family, runtime.size
         self.task_name, self.task = runtime.task, registry().task(runtime.task)
         self.sheet, self.nc, self.names = runtime.sheet, runtime.nc, dict(runtime.names)
         self.base_imgsz, self._saved_imgsz, self.from_scratch = runtime.imgsz, runtime.imgsz, False
@@ -153,7 +155,7 @@ class LibreYOLO:
             )
         self.family, self.key, self.size, self.task_name = family, family.key, size, task
         self.task = registry().task(task)
-        self.base_sheet: Task = family.tasks[task].for_size(size)
+        self.base_sheet = family.tasks[task].for_size(size)
         self.base_imgsz = family.tasks[task].sizes[size].imgsz
 
     def _set_network(self, network: Network) -> None:

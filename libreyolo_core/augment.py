@@ -135,7 +135,7 @@ class Erase(Augment):
 
 @dataclass(frozen=True)
 class MixLabels(Augment):
-    """MixUp (probability ``mixup``) or CutMix (probability ``cutmix``) of neighbours in classification batches, alpha 1."""
+    """MixUp or CutMix, with these probabilities and alpha 1, of neighbours in classification batches."""
 
     mixup: float = 0.0
     cutmix: float = 0.0

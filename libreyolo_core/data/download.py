@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from libreyolo_core.cachedir import CACHE, cache_directory
+from libreyolo_core.cachedir import cache_directory
 from libreyolo_core.errors import DataError
 
 log = logging.getLogger("libreyolo")

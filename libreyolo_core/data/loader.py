@@ -137,15 +137,28 @@ class Loader:
         self._stop_running()
         # torch ends workers when the last reference to its iterator goes, which a traceback can hold for long
         end_workers = getattr(self._batches, "_shutdown_workers", None)
-        if end_workers is not None:
-            end_workers()
+        try:
+            if end_workers is not None:
+                end_workers()
+        except RuntimeError as error:  # torch's signal handler tells of a worker's death wherever the process is
+            if not _is_death(error):
+                raise
         self._batches = self._torch = None
 
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
+        if error is not None and _is_death(error):
+            raise self._death(error) from None
+
+    def _death(self, error: BaseException) -> TrainingError:
+        return TrainingError(
+            f"A data loading process died: {' '.join(str(error).split())[:200] or type(error).__name__}",
+            where=f"workers={self.workers}",
+            mend="Usually memory ran out: use fewer workers, or cache=disk instead of ram.",
+        )
 
     def _stop_running(self) -> None:
         if self._running is not None:
@@ -172,14 +185,12 @@ class Loader:
                 packed = next(self._batches)
             except StopIteration:
                 return
+            except (EOFError, ConnectionError) as error:  # it died while it handed a batch over
+                raise self._death(error) from None
             except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
+                if not _is_death(error):
                     raise
-                raise TrainingError(
-                    f"A data loading process died: {' '.join(str(error).split())[:200]}",
-                    where=f"workers={self.workers}",
-                    mend="Usually memory ran out: use fewer workers, or cache=disk instead of ram.",
-                ) from None
+                raise self._death(error) from None
             if packed.error is not None:
                 raise packed.error
             self._name(packed.unreadable)
@@ -190,6 +201,10 @@ class Loader:
             if path not in self._named:
                 self._named.add(path)
                 log.warning("%s became unreadable (%s); other photos stand in for it", path, problem)
+
+
+def _is_death(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
 
 
 def train_loader(dataset: Dataset, collate: Collate, *, batch: int, seed: int, **options: Any) -> Loader:
@@ -222,8 +237,8 @@ class EvalLoader:
     def __enter__(self) -> EvalLoader:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._loader.__exit__(kind, error, trace)
 
 
 class _Requests:

@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 from libreyolo_core.family import Ema
+from libreyolo_core.network import Network
 
 
 class Average:
     """A copy of the network whose floating-point state follows it (BatchNorm statistics included); integer counters are
     copied. ``network`` is the averaged copy, in evaluation mode."""
 
-    def __init__(self, network: nn.Module, rule: Ema) -> None:
+    def __init__(self, network: Network, rule: Ema) -> None:
         self.rule, self.updates = rule, 0
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.network: Network = copy.deepcopy(network)
+        self.network.eval().requires_grad_(False)
 
     def decay(self, updates: int) -> float:
         """Decay at the given number of updates (from 1)."""

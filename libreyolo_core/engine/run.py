@@ -249,9 +249,9 @@ def _describe(directory: Path, wanted: Request, plan: Plan, trainer: Trainer, sc
             table[name] = {"value": value, "from": f"{table[name]['from']}, fitted to the run"}
     table["amp_dtype"] = {**table["amp_dtype"], "value": trainer.mode.name}
     write_yaml(directory / "args.yaml", table)
-    (directory / "dataset_report.txt").write_text(
-        "\n\n".join(s.report() for s in scans if s is not None), encoding="utf-8"
-    )
+    (directory / "dataset_report.txt").unlink(missing_ok=True)
+    for scan in filter(None, scans):
+        scan.write(directory / "dataset_report.txt")
     lines = [f"{k}: {v}" for k, v in environment().items()]
     (directory / "environment.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for note in plan.notes:

@@ -193,7 +193,7 @@ class Trainer:
         self.losses.reset()
         fitness = metrics.values.get(self.task.fitness) if metrics else None
         improved = fitness is not None and (self.best["fitness"] is None or fitness > self.best["fitness"])
-        if improved:
+        if improved and metrics:
             self.best = {"fitness": fitness, "epoch": self.epoch + 1, "metrics": dict(metrics.values)}
         self.epoch, self.index = self.epoch + 1, 0
         self.tell("on_epoch", row)
@@ -211,7 +211,7 @@ class Trainer:
 
     def weights(self) -> Network:
         """The network to validate and to save: the average where there is one."""
-        return self.average.network if self.average else self.network  # type: ignore[return-value]
+        return self.average.network if self.average else self.network
 
     def use_channels_last(self, wanted: bool | None) -> None:
         """Store images and convolution weights channels-last; by default where the network is mostly convolutions."""

@@ -28,7 +28,7 @@ class Metrics:
 
     Args:
         values: scalars by name, e.g. ``metrics/mAP50-95``; the same names in results.csv, JSON and the table.
-        per_class: one row per class, e.g. ``{"class": "tree", "images": 7, "instances": 246, "AP50": .4, "AP50-95": .2}``.
+        per_class: one row per class, e.g. ``{"class": "tree", "images": 7, "instances": 246, "AP50": 0.4}``.
         curves: whatever the pictures need (not written to JSON).
         speed: milliseconds per image: preprocess, inference, postprocess.
     """

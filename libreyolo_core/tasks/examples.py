@@ -11,7 +11,7 @@ from libreyolo_core.targets import BoxTargets, ClassTargets, Targets
 
 
 def box_batch(nc: int, *, size: tuple[int, int], counts: list[int], seed: int = 0) -> Batch:
-    """A detection batch; image ``i`` has ``counts[i]`` boxes of 8 to 50% of the side. An image is a function of (seed, i)."""
+    """A detection batch; image ``i`` has ``counts[i]`` boxes of 8 to 50% of the side and depends on (seed, i) alone."""
     h, w = size
     boxes, labels = [], []
     for i, count in enumerate(counts):

@@ -72,7 +72,7 @@ class Reference:
         return state
 
     def images(self, where: dict[str, Any], rule: Input) -> Tensor:
-        """The input of ``where`` (``content["input"]`` or ``content["loss"]["input"]``), float [2, 3, H, W], prepared."""
+        """The input of ``where``, the file's ``input`` or ``loss.input``: float [2, 3, H, W], prepared."""
         call = re.search(r"image_for(\(.*?\)\))", where["image"])
         name, shape = ast.literal_eval(call.group(1))  # type: ignore[union-attr]
         pixels = torch.from_numpy(image_for(name, shape)) * 255

@@ -16,6 +16,9 @@ from torch.utils import _pytree as pytree
 
 from libreyolo_core.network import Network
 
+Step = tuple[Any, dict[str, Tensor], dict[str, Tensor]]
+"""Outputs, gradients by parameter name, buffers after the step."""
+
 
 class Recording:
     """The joint forward and backward of ``network.region`` for one input shape.
@@ -35,7 +38,7 @@ class Recording:
         # make_fx counts the arguments of a function, a bound method would count self
         self.graph = make_fx(lambda *args: self._joint(*args))(*self._state(), images, draw, seeds)
 
-    def replay(self, images: Tensor, draw: Tensor, seeds: list[Tensor]) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    def replay(self, images: Tensor, draw: Tensor, seeds: list[Tensor]) -> Step:
         """Run the recording on new inputs with the network's present state.
 
         Args:
@@ -49,7 +52,7 @@ class Recording:
         named = {k: g for k, g in zip(self.parameters, gradients, strict=True) if g is not None}
         return pytree.tree_unflatten(list(leaves), self.spec), named, buffers
 
-    def eager(self, images: Tensor, draw: Tensor, seeds: list[Tensor]) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    def eager(self, images: Tensor, draw: Tensor, seeds: list[Tensor]) -> Step:
         """The same by running the network's Python."""
         parameters, buffers = self._state()
         leaves, gradients = self._joint(parameters, buffers, images, draw, seeds)

@@ -209,7 +209,8 @@ def test_demo_trains_validates_and_predicts_with_the_settings_of_the_data_set(ru
     common = {"data": "treecrowns", "project": str(out_folder)}
     assert trained == {**common, "epochs": "2", "lr0": 0.01, "name": "train"}
     assert measured == {**common, "name": "val"}
-    assert predicted == {"source": ["a.jpg", "b.jpg"], "save": True, "project": str(out_folder), "name": "predict"}
+    files = {"save": True, "project": str(out_folder), "name": "predict"}
+    assert predicted == {"source": ["a.jpg", "b.jpg"], "conf": None, **files}
 
 
 def test_demo_with_another_model_uses_that_familys_recipe_and_says_so(run, model, demo_data, tmp_path):

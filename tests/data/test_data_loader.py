@@ -330,14 +330,14 @@ def test_a_disk_that_went_away_is_one_error_without_a_worker_traceback(scan, wor
 
 
 def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(scan):
-    with loader_of(scan, workers=1, batch=1) as loader:
+    # torch's signal handler may tell of the death in the loader or in whatever runs at that moment
+    with pytest.raises(TrainingError, match="fewer workers"), loader_of(scan, workers=1, batch=1) as loader:
         batches = loader.epoch(0, size=SIZE)
         next(batches)
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(TrainingError, match="fewer workers"):
-            for _ in batches:
-                time.sleep(0.05)
+        for _ in batches:
+            time.sleep(0.05)
 
 
 # caches

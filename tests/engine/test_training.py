@@ -217,6 +217,26 @@ def test_or_is_skipped_and_counted_when_asked(model, boxes_set, tmp_path, poison
     assert all(v.isfinite().all() for v in weights(done.last).values())
 
 
+def test_schedule_and_average_wait_for_the_optimizer_when_a_step_overflows(model, boxes_set, tmp_path, monkeypatch):
+    from libreyolo_core.engine.precision import Scaler
+
+    step, calls = Scaler.step, []
+
+    def overflows_once(self, optimizer, parameters, clip):
+        calls.append(optimizer.param_groups[0]["lr"])
+        if len(calls) == 2:
+            self.skipped += 1
+            return False
+        return step(self, optimizer, parameters, clip)
+
+    monkeypatch.setattr(Scaler, "step", overflows_once)
+    done = run(model, boxes_set, tmp_path, epochs=2)
+    assert done.updates == 5 and done.skipped == 1 and len(calls) == 6
+    assert calls[1] == calls[2]  # the step after the skipped one has the rate that the skipped one had
+    assert checkpoint.read(done.last).training["ema_updates"] == 5
+    assert [r["skipped"] for r in read_rows(done.save_dir / "results.csv")] == ["1", "1"]
+
+
 def test_a_run_without_better_metric_stops_after_its_patience(model, boxes_set, tmp_path):
     done = run(model, boxes_set, tmp_path, epochs=9, patience=2, lr0=1e-9)
     assert done.epochs < 9

@@ -54,7 +54,10 @@ def demo(given: dict[str, Any]) -> Answer:
     model = LibreYOLO(str(result.best))
     metrics = model.val(data=DATA, project=str(out), name="val")
     photos = validation_photos(model)
-    model.predict(photos, save=True, project=str(out), name="predict")
+    confidence = metrics.values.get("metrics/conf_best_f1")
+    if confidence is not None:
+        log.info("predicting with conf=%.3f, where precision and recall balance best on the val split", confidence)
+    model.predict(photos, conf=confidence, save=True, project=str(out), name="predict")
     pictures = sorted(p for p in (out / "predict").rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     document = {
         "model": name,

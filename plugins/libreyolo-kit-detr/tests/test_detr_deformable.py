@@ -20,7 +20,7 @@ def bilinear(cells, x, y):
 def test_it_equals_a_loop_over_heads_maps_and_points():
     torch.manual_seed(0)
     shapes, dim, heads = [(4, 6), (2, 3)], 8, 2
-    module = DeformableAttention(dim, heads, (2, 2))
+    module = DeformableAttention(dim, heads, 2, 2)
     torch.nn.init.normal_(module.sampling_offsets.weight, std=0.5)
     torch.nn.init.normal_(module.attention_weights.weight)
     memory = torch.randn(2, sum(h * w for h, w in shapes), dim)
@@ -46,7 +46,7 @@ def test_it_equals_a_loop_over_heads_maps_and_points():
 
 
 def test_heads_start_on_rays_of_growing_length():
-    module = DeformableAttention(32, 8, (4, 4, 4))
+    module = DeformableAttention(32, 8, 3, 4)
     start = module.sampling_offsets.bias.unflatten(0, (8, 3, 4, 2))
     torch.testing.assert_close(start.abs().amax(-1), torch.arange(1.0, 5.0).expand(8, 3, 4))
     torch.testing.assert_close(start[0, 0], torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]]))

@@ -12,7 +12,7 @@ def test_packing_keeps_order_and_marks_padding():
 
 
 def test_packing_more_columns_than_cells_packs_all():
-    assert pack(torch.ones(1, 4, dtype=torch.bool), 100).index.tolist() == [[0, 1, 2, 3]]
+    assert pack(torch.ones(1, 4, dtype=torch.bool), 100).cell.tolist() == [[0, 1, 2, 3]]
 
 
 def test_picked_rows_carry_gradients_back_to_their_cells():

@@ -9,7 +9,7 @@ from libreyolo_kit_detr.encoder import HybridEncoder
 from libreyolo_kit_detr.hgnetv2 import HGNetV2
 from libreyolo_kit_detr.layers import fuse_all
 from libreyolo_kit_detr.presnet import PResNet
-from torch import Tensor, nn
+from torch import Tensor
 
 from libreyolo_core.network import Network
 from libreyolo_core.predictions import Predictions
@@ -85,7 +85,7 @@ class RTDETR(Network):
         return self
 
 
-def make_backbone(name: str, *, freeze_norm: bool) -> nn.Module:
+def make_backbone(name: str, *, freeze_norm: bool) -> PResNet | HGNetV2:
     """``r18`` ... ``r101`` or ``l``, ``x``; see ``RTDETR``."""
     if name.startswith("r"):
         return PResNet(int(name[1:]), freeze_norm=freeze_norm)

@@ -18,18 +18,18 @@ class DecoderLayer(nn.Module):
 
     Args:
         dim: channels. ``ffn``: width of the feed-forward network. ``heads``: attention heads.
-        points: deformable points of each map, finest first.
+        levels, points: maps, and deformable points in each.
         clamp: keep the last sum within the range of float16 before its norm.
     """
 
     def __init__(
-        self, dim: int = 256, ffn: int = 1024, heads: int = 8, points: Sequence[int] = (4, 4, 4), *, clamp: bool = True
+        self, dim: int = 256, ffn: int = 1024, heads: int = 8, levels: int = 3, points: int = 4, *, clamp: bool = True
     ) -> None:
         super().__init__()
         self.clamp = clamp
         self.self_attn = SelfAttention(dim, heads)
         self.norm1 = nn.LayerNorm(dim)
-        self.cross_attn = DeformableAttention(dim, heads, points)
+        self.cross_attn = DeformableAttention(dim, heads, levels, points)
         self.norm2 = nn.LayerNorm(dim)
         self.linear1 = nn.Linear(dim, ffn)
         self.linear2 = nn.Linear(ffn, dim)

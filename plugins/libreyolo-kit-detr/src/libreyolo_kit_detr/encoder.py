@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from libreyolo_core.network import fuse_conv_bn
-from libreyolo_kit_detr.layers import ConvNorm
+from libreyolo_kit_detr.layers import ConvNorm, keep_layout, memory_format
 from libreyolo_kit_detr.transformer import TransformerEncoderLayer, grid_position, to_tokens
 
 
@@ -46,7 +46,7 @@ class HybridEncoder(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         """Fuse maps [N, C, H, W] of halving size, finest first; the outgoing ones have ``hidden`` channels."""
-        *finer, coarsest = [project(x) for project, x in zip(self.input_proj, maps, strict=True)]
+        *finer, coarsest = [keep_layout(project(x)) for project, x in zip(self.input_proj, maps, strict=True)]
         high = self.encoder[0](coarsest)
         laterals = []
         for lateral, fuse, low in zip(self.lateral_convs, self.fpn_blocks, reversed(finer), strict=True):
@@ -68,7 +68,7 @@ class Projection(nn.Sequential):
     def fuse(self) -> None:
         """Fold the normalisation into the convolution, in place."""
         if isinstance(self[1], nn.BatchNorm2d):
-            self[0], self[1] = fuse_conv_bn(self[0], self[1]), nn.Identity()
+            self[0], self[1] = fuse_conv_bn(self[0], self[1]), nn.Identity()  # type: ignore[arg-type]
 
 
 class AIFI(nn.Module):
@@ -83,7 +83,7 @@ class AIFI(nn.Module):
         height, width = x.shape[-2:]
         pos = grid_position(height, width, x.shape[1], x.device).to(x.dtype)
         tokens = self.layers[0](to_tokens(x), pos)  # [N, HW, C]
-        return tokens.transpose(1, 2).unflatten(2, (height, width)).contiguous(memory_format=_memory_format(x))
+        return tokens.transpose(1, 2).unflatten(2, (height, width)).contiguous(memory_format=memory_format(x))
 
 
 class CSPBlock(nn.Module):
@@ -120,12 +120,8 @@ class RepBlock(nn.Module):
         """Merge both branches into one biased 3x3 convolution, in place."""
         if self.conv2 is None:
             return
-        wide, narrow = (fuse_conv_bn(branch.conv, branch.norm) for branch in (self.conv1, self.conv2))
+        branches = (self.conv1, self.conv2)
+        wide, narrow = (fuse_conv_bn(branch.conv, branch.norm) for branch in branches)  # type: ignore[arg-type]
         wide.weight += F.pad(narrow.weight, (1, 1, 1, 1))
         wide.bias += narrow.bias  # type: ignore[operator]
         self.conv1, self.conv2 = wide, None
-
-
-def _memory_format(x: Tensor) -> torch.memory_format:
-    channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return torch.channels_last if channels_last else torch.contiguous_format

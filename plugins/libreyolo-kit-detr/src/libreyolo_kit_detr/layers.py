@@ -77,7 +77,7 @@ class ConvNorm(nn.Module):
         if isinstance(norm, nn.Identity):
             return
         if isinstance(self.conv, nn.Sequential):
-            self.conv[-1] = fuse_conv_bn(self.conv[-1], norm)
+            self.conv[-1] = fuse_conv_bn(self.conv[-1], norm)  # type: ignore[arg-type]
         else:
             self.conv = fuse_conv_bn(self.conv, norm)  # type: ignore[arg-type]
         setattr(self, self.norm_key, nn.Identity())
@@ -97,6 +97,33 @@ class MLP(nn.Module):
         for layer in hidden:
             x = F.relu(layer(x))
         return last(x)
+
+
+class _KeepLayout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.layout = memory_format(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad.contiguous(memory_format=ctx.layout)
+
+
+def keep_layout(x: Tensor) -> Tensor:
+    """``x`` [N, C, H, W] itself, with a gradient that arrives in the memory format of ``x``.
+
+    For maps that go straight from a BatchNorm into a view or a concatenation. BatchNorm's backward on the CPU takes up
+    to forty times as long for a gradient in another layout, and computes wrong numbers for a batch of one whose
+    gradient has a degenerate batch stride (seen in torch 2.14).
+    """
+    return _KeepLayout.apply(x) if x.requires_grad else x
+
+
+def memory_format(x: Tensor) -> torch.memory_format:
+    """The format in which ``x`` [N, C, H, W] is stored."""
+    channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def init_convolutions(module: nn.Module) -> None:

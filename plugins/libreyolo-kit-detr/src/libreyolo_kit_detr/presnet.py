@@ -27,7 +27,7 @@ class PResNet(nn.Module):
     def __init__(self, depth: int, *, freeze_norm: bool = False) -> None:
         super().__init__()
         norm: NormMaker = FrozenBatchNorm2d if freeze_norm else nn.BatchNorm2d
-        block = BasicBlock if depth < 50 else Bottleneck
+        block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth < 50 else Bottleneck
         self.conv1 = nn.Sequential(
             OrderedDict(
                 conv1_1=ConvNorm(3, 32, 3, 2, act=nn.ReLU(inplace=True), norm=norm),
@@ -57,7 +57,16 @@ class PResNet(nn.Module):
 class Stage(nn.Module):
     """``count`` residual blocks, the first of which changes stride and width."""
 
-    def __init__(self, block: type, c_in: int, width: int, count: int, *, stride: int, norm: NormMaker) -> None:
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        c_in: int,
+        width: int,
+        count: int,
+        *,
+        stride: int,
+        norm: NormMaker,
+    ) -> None:
         super().__init__()
         self.blocks = nn.Sequential()
         for index in range(count):

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from libreyolo_kit_detr.layers import keep_layout
+
 
 class SelfAttention(nn.Module):
     """Multi-head attention in which queries and keys carry a position and values do not."""
@@ -56,9 +58,7 @@ class TransformerEncoderLayer(nn.Module):
 
 def to_tokens(x: Tensor) -> Tensor:
     """The cells of a map [N, C, H, W] row by row, [N, H * W, C], without copying."""
-    # Not flatten(2).transpose(1, 2): for a batch of one its gradient arrives with a batch stride from which torch's
-    # BatchNorm on the CPU computes wrong numbers (seen in 2.14).
-    return x.permute(0, 2, 3, 1).flatten(1, 2)
+    return keep_layout(x).permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def grid_position(height: int, width: int, dim: int, device: torch.device) -> Tensor:

@@ -1,0 +1,69 @@
+"""Learning from scratch on the embedded sets: one command remakes one row of the table in docs/benchmarks.md.
+
+    python benchmarks/learning.py yolox --seeds 0 1 2
+    python benchmarks/learning.py rtdetr --seeds 0            # also prints the curve over minutes
+
+Each run is a public ``train`` call; the settings that differ from the family's recipe are the ones below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import libreyolo  # noqa: F401  (before torch: bounds the spin of its threads)
+from libreyolo import LibreYOLO
+
+RUNS: dict[str, dict] = {}
+
+
+def one_run(name: str, seed: int, folder: Path) -> dict:
+    """Train once; returns metric, minutes, steps and the curve."""
+    spec = RUNS[name]
+    model = LibreYOLO(spec["model"], pretrained=False, device="cpu")
+    given = {"plots": False, "device": "cpu", "project": str(folder), "name": f"{name}-{seed}", **spec["settings"]}
+    result = model.train(seed=seed, **given)
+    with (result.save_dir / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    minutes, curve = 0.0, []
+    for row in rows:
+        minutes += float(row["seconds"]) / 60
+        if row.get(spec["metric"]):
+            curve.append((round(minutes, 2), round(float(row[spec["metric"]]), 4)))
+    return {
+        "seed": seed,
+        "metric": max(value for _, value in curve),
+        "minutes": round(result.minutes, 1),
+        "steps": result.updates,
+        "curve": curve,
+    }
+
+
+def main() -> None:
+    """Run and print a Markdown row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", choices=sorted(RUNS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [one_run(args.run, seed, Path(folder)) for seed in args.seeds]
+    if args.json:
+        print(json.dumps({"run": args.run, "settings": RUNS[args.run], "runs": runs}, indent=1))
+        return
+    spec, found = RUNS[args.run], [r["metric"] for r in runs]
+    print(
+        f"| {spec['model']} | {spec['settings']['imgsz']} | {runs[0]['steps']} | "
+        f"{statistics.median(r['minutes'] for r in runs):.1f} | {spec['metric'].removeprefix('metrics/')} | "
+        f"{', '.join(f'{v:.3f}' for v in found)} |"
+    )
+    for run in runs if spec.get("curve") else ():
+        print(f"seed {run['seed']}: " + ", ".join(f"{m:.1f} min {v:.3f}" for m, v in run["curve"]))
+
+
+if __name__ == "__main__":
+    main()
