@@ -84,6 +84,12 @@ class TrainArgs:
     clip: float | None = arg(None, "Limit of the global gradient norm; 0 for none.", low=0.0, path="recipe.clip")
     ema: bool | None = arg(None, "Keep a moving average of the weights and validate it.", path="recipe.ema.on")
     ema_decay: float | None = arg(None, "Decay of the moving average.", low=0.0, high=1.0, path="recipe.ema.decay")
+    ema_ramp: float | None = arg(
+        None,
+        "Optimizer steps over which that decay builds up; make it short for short runs.",
+        low=0.0,
+        path="recipe.ema.ramp",
+    )
     freeze: tuple[str, ...] | None = arg(
         None, "Patterns of parameter names that do not train.", path="recipe.freeze", example="backbone"
     )

@@ -56,12 +56,13 @@ def test_learning_rates_and_decay_follow_the_first_rule_that_matches():
     assert [g.decay for g in groups] == [0, None, 0]
 
 
-def test_training_from_scratch_frees_stem_and_norms():
+def test_training_from_scratch_frees_stem_and_norms_and_teaches_all_parts_at_one_rate():
     (change,) = [c for c in SHEET.changes if c.at == SCRATCH]
     sheet = SHEET.for_size("r50")
     for path, value in change.set.items():
         sheet = with_path(sheet, path, value)
     assert sheet.recipe.freeze == () and sheet.model["freeze_norm"] is False
+    assert all(group.lr == 1.0 for group in sheet.recipe.groups)
     with torch.device("meta"):
         net = resolve(FAMILY.network)(nc=80, **sheet.model)
     assert all(

@@ -72,7 +72,19 @@ RTDETR = Family(
                 clip=0.1,
                 freeze=(r"backbone\.(conv1|stem)\.",),
             ),
-            changes=(Change(SCRATCH, {"recipe.freeze": (), "model.freeze_norm": False}),),
+            changes=(
+                # Nothing to protect: all parts learn at one rate, five times that of a fine-tune.
+                Change(
+                    SCRATCH,
+                    {
+                        "recipe.freeze": (),
+                        "model.freeze_norm": False,
+                        "recipe.optimizer.lr": 5e-4,
+                        "recipe.groups": (Group("(norm|bn)", decay=0), Group("(encoder|decoder).*bias", decay=0)),
+                        "recipe.schedule": Schedule("cosine", to=0.05, warmup_steps=50),
+                    },
+                ),
+            ),
             loss=Loss("libreyolo_kit_detr:SetCriterion", score="vfl"),
             post=Post("topk", nms=False, conf=0.25, max_det=300, clamp=False),
             capture=Capture("backbone + encoder", numerics="spread"),
