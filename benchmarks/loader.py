@@ -46,9 +46,9 @@ def main() -> int:
 def measure(repeat: int, batches: int) -> dict[str, Any]:
     """Milliseconds and images per second of the floor and of every recipe."""
     import cv2
-    import libreyolo_data_treecrowns
     import torch
 
+    import libreyolo_data_treecrowns
     from libreyolo_core.augment import Flip, Hsv, MixUp, Mosaic
     from libreyolo_core.data.catalogue import load_data
     from libreyolo_core.data.scan import scan_detect

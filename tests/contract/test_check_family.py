@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-import toy_family
 from click.testing import CliRunner
 
+import toy_family
 from libreyolo_core.errors import UnknownNameError
 from libreyolo_core.family import Capture, Loss, Size
 from libreyolo_core.testing import OperationCounter, check_family, training_step

@@ -1,10 +1,10 @@
 """Training arguments: one resolution order, everything validated before anything starts."""
 
 import pytest
-from toy_family import FAMILY
 
 from libreyolo_core.config import PredictArgs, make_args, read_yaml_arguments, resolve_training
 from libreyolo_core.errors import ConfigError
+from toy_family import FAMILY
 
 SHEET = FAMILY.tasks["detect"].for_size("s")
 

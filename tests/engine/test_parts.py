@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from toy_family import FAMILY, ToyNetwork
 
 from libreyolo_core.engine.device import parse_device
 from libreyolo_core.engine.ema import Average
@@ -17,6 +16,7 @@ from libreyolo_core.engine.precision import MOST_SKIPPED, Mode, Scaler, choose_m
 from libreyolo_core.errors import ConfigError, DeviceError, TrainingError
 from libreyolo_core.family import AdamW, Ema, Group
 from libreyolo_core.losses import LossTerms, float32_island
+from toy_family import FAMILY, ToyNetwork
 
 SHEET = FAMILY.tasks["detect"].for_size("s")
 CPU = torch.device("cpu")

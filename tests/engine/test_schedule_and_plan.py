@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from toy_family import FAMILY
 
 from libreyolo_core.config import resolve_training
 from libreyolo_core.engine.plan import make_plan
 from libreyolo_core.engine.schedule import LearningRate
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.family import Change, Schedule
+from toy_family import FAMILY
 
 SHEET = FAMILY.tasks["detect"].for_size("s")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from toy_family import ToyLoss
 
 from libreyolo_core import LibreYOLO, checkpoint
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.loggers import read_rows
 from libreyolo_core.errors import LibreYOLOError, TrainingError
+from toy_family import ToyLoss
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from task_fakes import sheet
 
 from libreyolo_core.errors import ConfigError, DataError, ImageError, LibreYOLOError, UnknownNameError
 from libreyolo_core.family import Input, Post
@@ -19,6 +18,7 @@ from libreyolo_core.predictor import input_size, predict
 from libreyolo_core.results import Results
 from libreyolo_core.tasks.classify import ClassifyTask
 from libreyolo_core.tasks.detect import DetectTask
+from task_fakes import sheet
 
 
 class Finder:

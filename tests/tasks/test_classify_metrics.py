@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from task_fakes import SHEET, batch_of, class_scan
 
 from libreyolo_core.errors import ConfigError, DataError
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.classify import ClassifyTask
 from libreyolo_core.tasks.names import class_map, folder_map, is_imagenet
+from task_fakes import SHEET, batch_of, class_scan
 
 LETTERS = [*"abcdefg"]
 

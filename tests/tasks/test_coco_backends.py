@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-from task_fakes import batch_of, predictions_of, random_split, record, scan_of, sheet
 
 from libreyolo_core.errors import UsageError
 from libreyolo_core.family import Post
@@ -13,6 +12,7 @@ from libreyolo_core.tasks import coco
 from libreyolo_core.tasks.coco import BACKENDS, coco_scores
 from libreyolo_core.tasks.detect_eval import DetectEvaluator
 from libreyolo_core.tasks.matching import overlaps
+from task_fakes import batch_of, predictions_of, random_split, record, scan_of, sheet
 
 NAMES = ("a", "b", "c", "never")
 

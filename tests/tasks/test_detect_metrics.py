@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from task_fakes import batch_of, predictions_of, random_split, record, scan_of, sheet
 
 from libreyolo_core.errors import DataError
 from libreyolo_core.family import Post
 from libreyolo_core.tasks.detect import DetectTask
 from libreyolo_core.tasks.detect_eval import DetectEvaluator
 from libreyolo_core.tasks.matching import confusion_matrix
+from task_fakes import batch_of, predictions_of, random_split, record, scan_of, sheet
 
 PLAIN = sheet(post=Post("topk", nms=False, max_det=300, val_conf=0.001))
 

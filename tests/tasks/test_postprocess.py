@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from task_fakes import predictions_of
 from torchvision.ops import box_iou
 
 from libreyolo_core.data.batch import Placement
 from libreyolo_core.family import Post
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.postprocess import postprocess, to_host
+from task_fakes import predictions_of
 
 BEST = Post("best", nms=True, conf=0.25, iou=0.5, max_det=10)
 TOPK = Post("topk", nms=False, conf=0.25, max_det=10, clamp=False)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from task_fakes import SHEET, batch_of, class_scan, predictions_of, record, scan_of, sheet
 
 from libreyolo_core.family import Input, Post
 from libreyolo_core.pictures import charts, confusion, labels, runs
@@ -16,6 +15,7 @@ from libreyolo_core.predictions import Predictions
 from libreyolo_core.targets import BoxTargets, ClassTargets
 from libreyolo_core.tasks.classify import ClassifyTask
 from libreyolo_core.tasks.detect import DetectTask
+from task_fakes import SHEET, batch_of, class_scan, predictions_of, record, scan_of, sheet
 
 COCO_LIKE = [f"class number {i}" for i in range(80)]
 

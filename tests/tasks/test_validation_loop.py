@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from task_fakes import batch_of, class_scan
 
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.classify_eval import ClassifyEvaluator
 from libreyolo_core.timing import Stopwatch, device_of, synchronise
 from libreyolo_core.validator import validate
+from task_fakes import batch_of, class_scan
 
 SCAN = class_scan([0, 1, 0, 1, 1], ["a", "b"])
 LOGITS = torch.tensor([[2.0, 0], [0, 1], [0, 1], [0, 3], [4, 0]])

@@ -10,15 +10,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-import libreyolo_data_treecrowns as treecrowns
 import numpy as np
 import pytest
-from libreyolo_data_treecrowns import plugin
 
+import libreyolo_data_treecrowns as treecrowns
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.decode import read_image
 from libreyolo_core.data.scan import check, scan_classify, scan_detect
 from libreyolo_core.registry import Plugin, Registry
+from libreyolo_data_treecrowns import plugin
 
 PACKAGE = Path(treecrowns.__file__).parent
 

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from libreyolo_family_resnet.network import ResNetClassifier
-from libreyolo_family_resnet.plugin import RESNET
 
 from libreyolo_core.data.batch import prepare
 from libreyolo_core.export import ExportOptions
@@ -15,6 +13,8 @@ from libreyolo_core.export.onnx import export_onnx
 from libreyolo_core.export.runtime import load_exported
 from libreyolo_core.export.torchscript import export_torchscript
 from libreyolo_core.testing.deterministic import image_for
+from libreyolo_family_resnet.network import ResNetClassifier
+from libreyolo_family_resnet.plugin import RESNET
 
 pytest.importorskip("onnxruntime")
 

@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from libreyolo_family_resnet.loss import CrossEntropy
-from libreyolo_family_resnet.network import ResNetClassifier
-from libreyolo_family_resnet.plugin import RESNET
 from torch.nn import functional as F
 
 from libreyolo_core.checkpoint import File, Found, identify, load_into, payload, read, write
@@ -18,6 +15,9 @@ from libreyolo_core.losses import LossTerms, Ranks, Step
 from libreyolo_core.targets import ClassTargets
 from libreyolo_core.testing.counting import OperationCounter
 from libreyolo_core.testing.deterministic import image_for, sample_indices, tensor_for
+from libreyolo_family_resnet.loss import CrossEntropy
+from libreyolo_family_resnet.network import ResNetClassifier
+from libreyolo_family_resnet.plugin import RESNET
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "resnet-18.json").read_text())
 SHEET = RESNET.tasks["classify"]

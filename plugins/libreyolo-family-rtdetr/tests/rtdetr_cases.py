@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from libreyolo_family_rtdetr.network import RTDETR
-from libreyolo_family_rtdetr.plugin import RTDETR as FAMILY
-from libreyolo_kit_detr import SetCriterion
 
 from libreyolo_core.draw import key
 from libreyolo_core.losses import LossTerms, Step
 from libreyolo_core.targets import BoxTargets
 from libreyolo_core.testing.deterministic import image_for, tensor_for
+from libreyolo_family_rtdetr.network import RTDETR
+from libreyolo_family_rtdetr.plugin import RTDETR as FAMILY
+from libreyolo_kit_detr import SetCriterion
 
 SHEET = FAMILY.tasks["detect"]
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "rtdetr-r18.json").read_text())

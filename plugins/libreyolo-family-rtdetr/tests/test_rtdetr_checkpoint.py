@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from libreyolo_family_rtdetr.checkpoint import inspect
 from rtdetr_cases import FAMILY, SHEET
 
 from libreyolo_core.checkpoint import load_into
 from libreyolo_core.family import resolve
+from libreyolo_family_rtdetr.checkpoint import inspect
 
 
 def meta_state(size, nc=7):

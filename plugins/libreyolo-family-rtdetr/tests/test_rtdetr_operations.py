@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from libreyolo_kit_detr import SetCriterion, matcher
 from rtdetr_cases import REFERENCE, batch, network, reference_images, reference_targets
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from libreyolo_core.losses import Step
 from libreyolo_core.targets import BoxTargets
 from libreyolo_core.testing.counting import OperationCounter
+from libreyolo_kit_detr import SetCriterion, matcher
 
 
 def count(net, images, targets, draw):

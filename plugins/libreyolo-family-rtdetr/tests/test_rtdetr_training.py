@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from libreyolo_kit_detr import SetCriterion
 from rtdetr_cases import batch, network, terms_of
 
 from libreyolo_core.losses import Ranks, Step
 from libreyolo_core.targets import BoxTargets
+from libreyolo_kit_detr import SetCriterion
 
 
 def test_one_batch_is_overfitted_in_a_few_steps():

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from libreyolo_family_yolox.network import YOLOX
-from libreyolo_family_yolox.plugin import YOLOX as FAMILY
 
 from libreyolo_core.targets import BoxTargets
 from libreyolo_core.testing.reference import Reference
+from libreyolo_family_yolox.network import YOLOX
+from libreyolo_family_yolox.plugin import YOLOX as FAMILY
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from libreyolo_family_yolox.loss import YOLOXLoss
-from libreyolo_kit_yolo.boxes import boxes_from_offsets
-from libreyolo_kit_yolo.grids import cell_grid, flatten_levels
 
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.losses import Step
 from libreyolo_core.targets import BoxTargets
 from libreyolo_core.testing.counting import OperationCounter
+from libreyolo_family_yolox.loss import YOLOXLoss
+from libreyolo_kit_yolo.boxes import boxes_from_offsets
+from libreyolo_kit_yolo.grids import cell_grid, flatten_levels
 
 
 def recorded_step(build, reference, sheet):

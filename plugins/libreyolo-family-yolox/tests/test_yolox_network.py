@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from libreyolo_kit_yolo.grids import level_sizes
 
 from libreyolo_core.testing.deterministic import image_for, tensor_for
+from libreyolo_kit_yolo.grids import level_sizes
 
 # Raw evaluation maps (boxes, sigmoid of objectness and of classes) of a network filled with ``tensor_for(key, shape,
 # gain=1.3)`` on ``image_for("sheet", (1, 3, 96, 96))``: mean, standard deviation, and values at four flat positions.

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 import torch
-from libreyolo_family_yolox.plugin import YOLOX as FAMILY
 
 from libreyolo_core.family import get_path, resolve
+from libreyolo_family_yolox.plugin import YOLOX as FAMILY
 
 ENTRIES = {"n": 642, "t": 462, "s": 462, "m": 606, "l": 750, "x": 894}
 

@@ -1,6 +1,7 @@
 """Box forms and overlaps."""
 
 import torch
+
 from libreyolo_kit_detr.boxes import absolute_xyxy, cxcywh_to_xyxy, iou_giou, relative_cxcywh, xyxy_to_cxcywh
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from libreyolo_kit_detr import SetCriterion
-from libreyolo_kit_detr.boxes import absolute_xyxy
 
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.losses import Ranks, Step
 from libreyolo_core.targets import BoxTargets
+from libreyolo_kit_detr import SetCriterion
+from libreyolo_kit_detr.boxes import absolute_xyxy
 
 
 def targets(truth, labels, rows=None):

@@ -3,6 +3,7 @@
 import math
 
 import torch
+
 from libreyolo_kit_detr.deformable import DeformableAttention
 
 

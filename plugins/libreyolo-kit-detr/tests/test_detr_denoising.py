@@ -1,10 +1,10 @@
 """Denoising queries: shapes, noise, randomness per sample, and who may see whom."""
 
 import torch
-from libreyolo_kit_detr.boxes import cxcywh_to_xyxy, iou_giou
-from libreyolo_kit_detr.denoising import attention_mask, denoising_queries, group_count
 
 from libreyolo_core.draw import key
+from libreyolo_kit_detr.boxes import cxcywh_to_xyxy, iou_giou
+from libreyolo_kit_detr.denoising import attention_mask, denoising_queries, group_count
 
 
 def batch(n=4, rows=8, seed=0):

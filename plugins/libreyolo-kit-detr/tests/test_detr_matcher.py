@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+
 from libreyolo_kit_detr import matcher
 from libreyolo_kit_detr.boxes import cxcywh_to_xyxy, iou_giou
 from libreyolo_kit_detr.matcher import match, pair_cost

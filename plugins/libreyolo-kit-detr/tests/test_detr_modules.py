@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from libreyolo_kit_detr import HGNetV2, HybridEncoder, PResNet
 from libreyolo_kit_detr.layers import FrozenBatchNorm2d, fuse_all
 from libreyolo_kit_detr.queries import anchor_logits

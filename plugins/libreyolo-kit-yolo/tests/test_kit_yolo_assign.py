@@ -1,6 +1,7 @@
 """Pieces of dense assigners, one by one."""
 
 import torch
+
 from libreyolo_kit_yolo.assign import cheapest, overlap_count, pack, settle
 
 

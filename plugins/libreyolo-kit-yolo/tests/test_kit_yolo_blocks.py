@@ -4,12 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from libreyolo_kit_yolo.blocks import CSP, SPP, Bottleneck, ConvNormAct, DepthwiseSeparable, fuse_norms, prior_bias
 from libreyolo_kit_yolo.boxes import boxes_from_distances, boxes_from_offsets, paired_iou, pairwise_iou
 from libreyolo_kit_yolo.grids import cell_grid, flatten_levels, level_sizes
 from libreyolo_kit_yolo.necks import path_aggregation
-from torch import nn
-from torch.nn import functional as F
 
 
 def settle_norms(module):

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from libreyolo_kit_yolo.boxes import boxes_from_offsets
-from libreyolo_kit_yolo.grids import cell_grid
-from libreyolo_kit_yolo.simota import SimOTALoss, near_cells
 
 from libreyolo_core.losses import Ranks, Step
 from libreyolo_core.network import Network
 from libreyolo_core.targets import BoxTargets
+from libreyolo_kit_yolo.boxes import boxes_from_offsets
+from libreyolo_kit_yolo.grids import cell_grid
+from libreyolo_kit_yolo.simota import SimOTALoss, near_cells
 
 STRIDES = (8, 16, 32)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor, nn
+
+from libreyolo_core.targets import BoxTargets
 from libreyolo_kit_detr.boxes import relative_cxcywh
 from libreyolo_kit_detr.decoder import DecoderLayer
 from libreyolo_kit_detr.denoising import attention_mask, denoising_queries
 from libreyolo_kit_detr.layers import MLP, ConvNorm
 from libreyolo_kit_detr.queries import LOGIT_EPS, anchor_logits, best_rows, take_rows
 from libreyolo_kit_detr.transformer import to_tokens
-from torch import Tensor, nn
-
-from libreyolo_core.targets import BoxTargets
 
 DIM = 256
 LEVELS = 3

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from libreyolo_kit_detr.boxes import absolute_xyxy
-from libreyolo_kit_detr.encoder import HybridEncoder
-from libreyolo_kit_detr.hgnetv2 import HGNetV2
-from libreyolo_kit_detr.layers import fuse_all
-from libreyolo_kit_detr.presnet import PResNet
 from torch import Tensor
 
 from libreyolo_core.network import Network
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.targets import BoxTargets
 from libreyolo_family_rtdetr.decoder import RTDETRDecoder
+from libreyolo_kit_detr.boxes import absolute_xyxy
+from libreyolo_kit_detr.encoder import HybridEncoder
+from libreyolo_kit_detr.hgnetv2 import HGNetV2
+from libreyolo_kit_detr.layers import fuse_all
+from libreyolo_kit_detr.presnet import PResNet
 
 
 class RTDETR(Network):

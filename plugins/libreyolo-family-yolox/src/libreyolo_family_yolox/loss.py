@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from libreyolo_kit_yolo.simota import Assignment, SimOTALoss
 from torch import Tensor
 
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.network import Network
+from libreyolo_kit_yolo.simota import Assignment, SimOTALoss
 
 
 class YOLOXLoss(SimOTALoss):

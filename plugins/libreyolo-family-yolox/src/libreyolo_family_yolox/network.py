@@ -7,6 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from libreyolo_core.network import Network
+from libreyolo_core.predictions import Predictions
 from libreyolo_kit_yolo.blocks import (
     CSP,
     SPP,
@@ -20,10 +24,6 @@ from libreyolo_kit_yolo.blocks import (
 from libreyolo_kit_yolo.boxes import boxes_from_offsets
 from libreyolo_kit_yolo.grids import cell_grid, flatten_levels, level_sizes
 from libreyolo_kit_yolo.necks import path_aggregation
-from torch import Tensor, nn
-
-from libreyolo_core.network import Network
-from libreyolo_core.predictions import Predictions
 
 PRIOR = 0.01
 """The score every cell starts with."""

@@ -117,7 +117,8 @@ def keep_layout(x: Tensor) -> Tensor:
     to forty times as long for a gradient in another layout, and computes wrong numbers for a batch of one whose
     gradient has a degenerate batch stride (seen in torch 2.14).
     """
-    return _KeepLayout.apply(x) if x.requires_grad else x
+    # A TorchScript trace cannot hold a Python function, and has no use for a gradient.
+    return _KeepLayout.apply(x) if x.requires_grad and not torch.jit.is_tracing() else x
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
