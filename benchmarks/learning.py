@@ -18,7 +18,36 @@ from pathlib import Path
 import libreyolo  # noqa: F401  (before torch: bounds the spin of its threads)
 from libreyolo import LibreYOLO
 
-RUNS: dict[str, dict] = {}
+FROM_ABOVE = {"rotate90_prob": 0.75}  # photos from above have no upright
+YOLOX = {
+    "data": "treecrowns", "imgsz": 320, "optimizer": "adamw", "weight_decay": 0.01, "mixup_prob": 0, "degrees": 0,
+    "shear": 0, **FROM_ABOVE,
+}  # fmt: skip
+RUNS: dict[str, dict] = {
+    "yolox": {
+        "model": "yolox-n",
+        "metric": "metrics/mAP50",
+        "settings": {
+            **YOLOX, "epochs": 80, "batch": 8, "lr0": 0.004, "mosaic_scale": (0.7, 1.4), "warmup_epochs": 4,
+            "eval_interval": 10,
+        },
+    },
+    "rtdetr": {
+        "model": "rtdetr-r18",
+        "metric": "metrics/mAP50",
+        "curve": True,
+        "settings": {
+            "data": "treecrowns", "imgsz": 320, "epochs": 80, "batch": 4, "amp_dtype": "bfloat16", "eval_interval": 5,
+            **FROM_ABOVE,
+        },
+    },
+    "resnet": {
+        "model": "resnet-18",
+        "metric": "metrics/accuracy_top1",
+        "settings": {"data": "treecrowns-classify", "imgsz": 64, "epochs": 8, "batch": 32, "eval_interval": 1},
+    },
+}  # fmt: skip
+"""What each run changes against its family's recipe; everything else is the recipe for a start without weights."""
 
 
 def one_run(name: str, seed: int, folder: Path) -> dict:

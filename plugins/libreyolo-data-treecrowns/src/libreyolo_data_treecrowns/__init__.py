@@ -4,6 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+DEMO = {
+    "model": "yolox-t",
+    "settings": {
+        "imgsz": 320,
+        "epochs": 100,
+        "batch": 4,
+        "optimizer": "adamw",
+        "lr0": 0.002,
+        "weight_decay": 0.01,
+        "warmup_epochs": 3,
+        "no_aug_epochs": 8,
+        "ema_decay": 0.99,
+        "ema_ramp": 100,
+        "mosaic_prob": 0.5,
+        "mosaic_scale": (0.8, 1.25),
+        "mixup_prob": 0,
+        "degrees": 0,
+        "shear": 0,
+        "rotate90_prob": 0.75,
+        "amp_dtype": "bfloat16",
+        "eval_interval": 5,
+    },
+}
+"""What ``libreyolo demo`` trains, and how. The published recipe is made for 118,000 photos and 300 epochs; here are 40
+photos and a few minutes. So: many small steps (batch 4), Adam with a high rate and a short warm-up, an average over the
+last hundred steps instead of thousands, zoom kept near the photos' own scale (all crowns are of one kind of size), no
+mixup, and quarter turns, which are free for photos from above. bfloat16 makes a step 1.6 times faster on processors
+that have it."""
+
 
 def path() -> Path:
     """The data YAML of the photos, which lie beside it in this package."""

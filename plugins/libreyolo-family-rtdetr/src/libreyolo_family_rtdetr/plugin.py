@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from libreyolo_core.augment import Flip, Hsv
+from libreyolo_core.augment import Flip, FlipVertical, Hsv, Rotate90
 from libreyolo_core.family import (
     SCRATCH,
     AdamW,
@@ -57,7 +57,7 @@ RTDETR = Family(
                 "x": Size(640, params=67_374_188, backbone="x", hidden=384, ffn=2048, freeze_norm=True),
             },
             input=Input(fit="stretch", colour="rgb", scale=1 / 255),
-            augment=(Hsv(p=0.5), Flip(p=0.5)),
+            augment=(Hsv(p=0.5), Rotate90(p=0.0), Flip(p=0.5), FlipVertical(p=0.0)),
             recipe=Recipe(
                 epochs=72,
                 batch=4,
