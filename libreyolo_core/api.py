@@ -54,7 +54,7 @@ class LibreYOLO:
 
     Args:
         model: a weight file (``runs/train/exp/weights/best.pt``, safetensors, an exported ONNX file), a released name
-            (``LibreYOLOXs.pt``), or family and size (``yolox-s``).
+            (``LibreABCs.pt``), or family and size (``abc-s``).
         pretrained: ``False`` starts a named model without weights; nothing is downloaded.
         nc: number of classes of a model without weights, default the family's own.
         task: one of the family's tasks, default its first (or the file's).

@@ -287,7 +287,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Weights:
-    """Released files: ``pattern`` such as ``LibreYOLOX{size}.pt``, further names of the same as ``aliases``."""
+    """Released files: ``pattern`` such as ``LibreABC{size}.pt``, further names of the same as ``aliases``."""
 
     pattern: str
     licence: str = ""
