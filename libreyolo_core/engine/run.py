@@ -287,6 +287,9 @@ def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
     """Process-wide switches of a run, put back afterwards."""
     before = torch.are_deterministic_algorithms_enabled()
     precision = torch.get_float32_matmul_precision()
+    # Also stops MKL from choosing the number of threads by itself, call by call: another number sums in another order,
+    # and whether it may choose depends on what the process did before.
+    torch.set_num_threads(torch.get_num_threads())
     if deterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
