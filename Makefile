@@ -41,6 +41,7 @@ wheels: env
 	ls -1 dist
 
 bench: env
+	$(BIN)/python benchmarks/operations.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/loader.py
 
