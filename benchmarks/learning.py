@@ -44,7 +44,7 @@ RUNS: dict[str, dict] = {
     "resnet": {
         "model": "resnet-18",
         "metric": "metrics/accuracy_top1",
-        "settings": {"data": "treecrowns-classify", "imgsz": 64, "epochs": 8, "batch": 32, "eval_interval": 1},
+        "settings": {"data": "treecrowns-classify", "imgsz": 64, "epochs": 6, "batch": 32, "eval_interval": 1},
     },
 }  # fmt: skip
 """What each run changes against its family's recipe; everything else is the recipe for a start without weights."""

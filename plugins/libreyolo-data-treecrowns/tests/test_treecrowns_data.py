@@ -69,12 +69,14 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def test_crops_are_balanced_split_by_place_and_always_the_same(cache_folder):
+def test_crops_are_balanced_split_by_photo_and_always_the_same(cache_folder):
     folder = treecrowns.classify_path()
     assert folder.is_relative_to(cache_folder)
     found = check(folder, "classify")
     assert found["usable"] and found["names"] == {"0": "background", "1": "tree"}
-    for split, least in (("train", 300), ("val", 40)):
+    photos = {s: {p.stem.rsplit("_", 1)[0] for p in (folder / s).rglob("*.png")} for s in ("train", "val")}
+    assert not photos["train"] & photos["val"]
+    for split, least in (("train", 300), ("val", 80)):
         per_class = found["splits"][split]["per_class"]
         assert per_class["tree"] == per_class["background"] >= least
     first, stamp = digest(folder), folder.stat().st_mtime_ns

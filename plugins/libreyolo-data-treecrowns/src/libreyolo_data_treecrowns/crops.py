@@ -14,13 +14,15 @@ from libreyolo_core.data.download import cache_dir
 from libreyolo_core.data.randomness import keyed
 from libreyolo_core.data.scan import ImageRecord, scan_detect
 
-VERSION = 1
+VERSION = 2
 """Raised when the crops change, so that those cut before are not used."""
 LOW_PX, HIGH_PX = 64, 96
 MARGIN = 1.3
 """A crop is this much larger than its tree, within the limits."""
 PER_PHOTO = 12
 """At most this many crops of each class from one photo."""
+HOLD_OUT = 5
+"""Of so many photos one goes to ``val``, with all its crops; photos do not overlap."""
 TRIES = 3000
 """Places tried per photo for crops without a tree."""
 
@@ -34,9 +36,10 @@ def cut_crops(photos: Path) -> Path:
     shutil.rmtree(aside, ignore_errors=True)
     try:
         spec = load_data(photos / "treecrowns.yaml", "detect")
-        for split in ("train", "val"):
-            records = scan_detect(spec, split).images
-            _write_split(records, aside / split)
+        photos_of = [record for split in ("train", "val") for record in scan_detect(spec, split).images]
+        held_out = photos_of[HOLD_OUT // 2 :: HOLD_OUT]
+        _write_split([record for record in photos_of if all(record is not h for h in held_out)], aside / "train")
+        _write_split(held_out, aside / "val")
         try:
             os.replace(aside, folder)
         except OSError:  # another process was faster
