@@ -63,7 +63,7 @@ def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
     yaml = read_yaml_arguments(given.pop("cfg")) if given.get("cfg") else {}
     given.pop("cfg", None)
     checkpoint = None
-    from_scratch = model.from_scratch
+    from_scratch = model.from_scratch or _is_off(given.get("pretrained", yaml.get("pretrained")))
     if given.get("resume") not in (None, False, "false", "False"):
         checkpoint = _checkpoint_of(given["resume"], given.get("project", "runs/train"))
         yaml, given, from_scratch = _saved_arguments(checkpoint, given)
@@ -88,6 +88,11 @@ def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
     if loss is not resolved.sheet.loss:
         resolved = replace(resolved, sheet=replace(resolved.sheet, loss=loss))
     return Request(resolved, from_scratch, checkpoint)
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a boolean argument was given as false, in Python or as text."""
+    return value is not None and str(value).lower() in ("false", "no", "off", "0")
 
 
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
@@ -286,7 +291,7 @@ def _best_line(trainer: Trainer) -> str:
 def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
     """Process-wide switches of a run, put back afterwards."""
     before = torch.are_deterministic_algorithms_enabled()
-    precision = torch.get_float32_matmul_precision()
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     # Also stops MKL from choosing the number of threads by itself, call by call: another number sums in another order,
     # and whether it may choose depends on what the process did before.
     torch.set_num_threads(torch.get_num_threads())
@@ -301,6 +306,7 @@ def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
         torch.use_deterministic_algorithms(before)
         torch.set_float32_matmul_precision(precision)
 

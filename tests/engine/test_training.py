@@ -171,6 +171,12 @@ def test_a_fine_tune_keeps_everything_but_the_head_and_names_it(model, boxes_set
             assert torch.allclose(tuned.network.state_dict()[key], value, atol=1e-6), key  # three steps at lr 1e-9
 
 
+def test_pretrained_off_starts_afresh_even_from_a_model_with_weights(model, boxes_set, tmp_path):
+    file = run(model, boxes_set, tmp_path, epochs=2).best
+    afresh = run(lambda: LibreYOLO(file, device="cpu"), boxes_set, tmp_path, epochs=1, pretrained=False)
+    assert same(afresh.last, run(model, boxes_set, tmp_path, epochs=1).last)
+
+
 def test_the_optimizer_steps_once_per_window(model, boxes_set, tmp_path):
     class Count(Callback):
         def __init__(self):
