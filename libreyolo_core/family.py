@@ -205,10 +205,13 @@ class Input:
     """How a photo becomes the network's input; one rule for training, validation, prediction and export.
 
     Args:
-        fit: ``letterbox`` (keep the aspect, pad), ``stretch`` (to the square) or ``crop`` (shorter side to
-            imgsz / ``margin``, centre crop).
+        fit: ``letterbox`` (keep the aspect, pad), ``stretch`` (to the square), ``crop`` (shorter side to
+            imgsz / ``margin``, centre crop) or ``native`` (the photo's own size, padded bottom and right to
+            ``multiple``; imgsz is then the side of training crops).
         side: where a letterboxed image sits: ``top-left`` or ``centre``.
         pad: value of the padding, 0 to 255.
+        border: what fills the padding of ``native``: ``constant`` (the value ``pad``) or ``reflect`` (the photo
+            mirrored at its edge; its last pixel repeated where it is too small for that).
         colour: ``rgb`` or ``bgr``, the channel order that the network expects.
         scale: factor on the 0 to 255 pixel value (``1/255`` or 1).
         mean, std: per channel in the network's order, after ``scale``.
@@ -223,6 +226,7 @@ class Input:
     fit: str = "letterbox"
     side: str = "top-left"
     pad: int = 114
+    border: str = "constant"
     colour: str = "rgb"
     scale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -335,7 +339,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Task:
-    """What a family does for one task (``detect``, ``classify`` ...)."""
+    """What a family does for one task (``detect``, ``classify`` ...).
+
+    Args:
+        training: keywords of the network's constructor that hold while training only, for modules that inference
+            drops, e.g. ``{"auxiliary": True}``. Their keys are ``checkpoint.training_only``: best weights are written
+            without them, ``last.pt`` with them. The parameter counts of the sizes are those without.
+        unused: patterns of parameter names that never get a gradient.
+        model: keywords of the network's constructor common to all sizes.
+    """
 
     sizes: Mapping[str, Size]
     loss: Loss
@@ -348,7 +360,7 @@ class Task:
     ranks: Ranks = Ranks()
     changes: tuple[Change, ...] = ()
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    training: tuple[str, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     model: Mapping[str, Any] = field(default_factory=dict)
     classes: int = 80

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T", bound="Targets")
+IGNORED = 255
+"""The mask value of pixels that neither loss nor metric looks at; a semantic model has at most 255 classes."""
 
 
 @dataclass
@@ -69,6 +71,20 @@ class ClassTargets(Targets):
     """Labels of a classification batch: int64 [N], or float [N, C] rows that sum to 1 when batches are mixed."""
 
     labels: Tensor
+
+
+@dataclass
+class MaskTargets(Targets):
+    """Class of every pixel of a semantic batch: uint8 [N, H, W], ``IGNORED`` where nothing is known."""
+
+    masks: Tensor
+
+
+@dataclass
+class ImageTargets(Targets):
+    """Clean images of a restoration batch: uint8 [N, 3, H, W] in the channel order of the network."""
+
+    images: Tensor
 
 
 def padded_rows(most: int) -> int:

@@ -61,7 +61,9 @@ class Sample:
         path: where the photo came from.
         placement: set once the photo has been fitted to the input without augmentation.
         draw: the sample's key for randomness inside the network.
-        extra: whatever another task carries (a mask, a clean image).
+        layers: further pixels aligned with ``image``, which geometric augmentation moves along: uint8 [H, W] is a map
+            of class ids (nearest neighbour, 255 outside), uint8 [H, W, 3] an RGB image (as the photo itself).
+        extra: whatever else a task carries.
     """
 
     image: np.ndarray
@@ -71,6 +73,7 @@ class Sample:
     path: str = ""
     placement: Placement | None = None
     draw: int = 0
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -27,6 +27,7 @@ class ImageRecord:
         labels: int64 [n] class indices (detect), or [1] (classify).
         crowd: bool [n], regions that hold many objects (COCO); ``None`` where there are none.
         areas: float32 [n], square pixels of the objects (COCO's are those of their outlines); ``None``: the boxes'.
+        layers: files with further pixels of the image by name: its mask, its clean version.
     """
 
     path: str
@@ -35,6 +36,7 @@ class ImageRecord:
     labels: np.ndarray
     crowd: np.ndarray | None = None
     areas: np.ndarray | None = None
+    layers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -146,7 +146,7 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
             device=device,
             batches=_with_picture(loader, directory, model, plan, spec.names),
             validate=check,
-            snapshots=Snapshots(folder, identity, arguments),
+            snapshots=Snapshots(folder, identity, arguments, model.family.checkpoint.training_only),
             directory=directory,
             callbacks=[*callbacks, Progress()],
         )
@@ -168,7 +168,8 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
 def _network_for(model: LibreYOLO, plan: Plan, names: dict[int, str], wanted: Request) -> Network:
     """The network to train: fresh under the seed, with whatever weights the model has, fitted to the data's classes."""
     nc = len(names)
-    network: Network = resolve(model.family.network, declared_by=model.key)(nc=nc, **plan.sheet.model)
+    options = {**plan.sheet.model, **plan.sheet.training}
+    network: Network = resolve(model.family.network, declared_by=model.key)(nc=nc, **options)
     if wanted.checkpoint is None and not wanted.from_scratch:
         state, old = model.network.state_dict(), model.nc
         fit_classes(

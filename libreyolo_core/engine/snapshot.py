@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from libreyolo_core.checkpoint import File, payload, replacing, write
+from libreyolo_core.checkpoint import File, matches, payload, replacing, write
 from libreyolo_core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ class Snapshots:
         folder: the run's ``weights`` folder.
         identity: family, size, task, nc, names and imgsz, as ``checkpoint.payload`` takes them.
         arguments: the table of arguments, kept so that a resume uses the same.
+        training_only: patterns of keys that ``best.pt`` leaves out.
     """
 
     folder: Path
     identity: dict[str, Any]
     arguments: dict[str, Any]
+    training_only: tuple[str, ...] = ()
 
     @property
     def last(self) -> Path:
@@ -47,7 +49,8 @@ class Snapshots:
         written = [write(self.last, payload(weights, **self.identity, training=self._state(run)))]
         if best:
             record = {"epoch": run.best["epoch"], "best_metric": run.best["fitness"], "metrics": run.best["metrics"]}
-            written.append(write(self.best, payload(weights, **self.identity, training=record)))
+            kept = {k: v for k, v in weights.items() if not matches(k, self.training_only)}
+            written.append(write(self.best, payload(kept, **self.identity, training=record)))
         if numbered:
             copy_ = self.folder / f"epoch{run.epoch}.pt"
             with replacing(copy_) as sink:

@@ -78,9 +78,9 @@ class Context:
         """The sheet of the task examined."""
         return self.family.tasks[self.task]
 
-    def build(self, *, nc: int = 0) -> Subject:
-        """A fresh network from scratch."""
-        return subject(self.key, size=self.size, task=self.task, nc=nc)
+    def build(self, *, nc: int = 0, training: bool = True) -> Subject:
+        """A fresh network from scratch; ``training``: with the modules that exist in training only."""
+        return subject(self.key, size=self.size, task=self.task, nc=nc, training=training)
 
     @property
     def imgsz(self) -> int:
@@ -461,7 +461,7 @@ def _pixels(context: Context, batch: int = 2) -> torch.Tensor:
 
 
 def _reference_subject(context: Context, file: Reference) -> Subject:
-    who = context.build(nc=file.content["classes"])
+    who = context.build(nc=file.content["classes"], training=False)
     options = file.content.get("options") or {}
     if options:
         raise NotRun(f"the reference was recorded with options {options}, which this check does not set")

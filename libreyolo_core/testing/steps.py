@@ -35,8 +35,14 @@ class Subject:
         return self.task.example(self.sheet, self.nc, size=(imgsz, imgsz), counts=counts, seed=seed)
 
 
-def subject(key: str, *, size: str = "", task: str = "", nc: int = 0, seed: int = 0) -> Subject:
-    """Build a family from scratch under a seed; by default its first size, its first task and its own class count."""
+def subject(
+    key: str, *, size: str = "", task: str = "", nc: int = 0, seed: int = 0, training: bool = True
+) -> Subject:
+    """Build a family from scratch under a seed; by default its first size, its first task and its own class count.
+
+    Args:
+        training: with the modules that exist in training only (``Task.training``).
+    """
     family = registry().family(key)
     name = task or family.default_task
     sheet = family.tasks[name]
@@ -44,7 +50,8 @@ def subject(key: str, *, size: str = "", task: str = "", nc: int = 0, seed: int 
     sheet = scratch(sheet.for_size(size))
     nc = nc or sheet.classes
     torch.manual_seed(seed)
-    network = resolve(family.network, declared_by=key)(nc=nc, **sheet.model)
+    options = {**sheet.model, **sheet.training} if training else sheet.model
+    network = resolve(family.network, declared_by=key)(nc=nc, **options)
     freeze(network, sheet, given=False)
     return Subject(family, size, registry().task(name), sheet, network, nc)
 
@@ -60,6 +67,7 @@ def training_step(
     counts: list[int] | None = None,
     seed: int = 0,
     draw: bool = True,
+    training: bool = True,
 ) -> Callable[[], Tensor]:
     """A function that runs forward and loss of a family on seeded data and returns the total loss, a scalar; call
     ``.backward()`` on it for the rest of the step.
@@ -68,8 +76,9 @@ def training_step(
         imgsz: side in pixels, by default the smallest that the family's input rule makes sense for (160, rounded up).
         counts: annotations per image; by default 3, 1, 3, 1, ...
         draw: whether the samples carry random keys (off switches off denoising queries and stochastic depth).
+        training: with the modules that exist in training only.
     """
-    who = subject(key, size=size, task=task, nc=nc, seed=seed)
+    who = subject(key, size=size, task=task, nc=nc, seed=seed, training=training)
     multiple = who.sheet.input.multiple
     imgsz = imgsz or -(-160 // multiple) * multiple
     data = who.batch(counts or [3 if i % 2 == 0 else 1 for i in range(batch)], imgsz, seed=seed)
