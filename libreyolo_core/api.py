@@ -112,7 +112,9 @@ class LibreYOLO:
         self.nc = int(nc) if nc else self.base_sheet.classes
         if self.nc < 1:
             raise ConfigError(f"nc={nc!r} is below 1", where="nc", mend="Give the number of classes.")
-        self.names = {i: f"class_{i}" for i in range(self.nc)}
+        if self.nc != 1 and not self.task.has_classes:
+            raise ConfigError(f"nc={nc!r}: the task {self.task_name} has no classes", where="nc", mend="Leave nc= out.")
+        self.names = {i: f"class_{i}" for i in range(self.nc)} if self.task.has_classes else {0: "image"}
         self.from_scratch = True
         self.sheet = scratch(self.base_sheet)
         self._set_network(resolve(family.network, declared_by=family.key)(nc=self.nc, **self.sheet.model))

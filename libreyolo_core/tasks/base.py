@@ -74,6 +74,9 @@ class BaseTask:
     counts_objects: ClassVar[bool] = False
     """Whether an image may have any number of annotations, none included."""
 
+    has_classes: ClassVar[bool] = True
+    """Whether a model of this task has a class count of its own; without, ``nc`` is 1 and cannot be given."""
+
     def scan(self, spec: DataSpec, split: str, *, strict: bool = False) -> Scan:
         """Read and check the annotation of a split (cached); faults are dropped and reported, or errors when strict."""
         raise NotImplementedError

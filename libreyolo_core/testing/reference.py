@@ -16,7 +16,7 @@ from torch import Tensor
 from libreyolo_core.data.batch import prepare
 from libreyolo_core.family import Input
 from libreyolo_core.predictions import Predictions
-from libreyolo_core.targets import BoxTargets, ClassTargets, Targets
+from libreyolo_core.targets import IGNORED, BoxTargets, ClassTargets, ImageTargets, MaskTargets, Targets
 from libreyolo_core.testing.deterministic import image_for, sample_indices, tensor_for
 
 BOXES = (
@@ -54,7 +54,7 @@ class Reference:
         """The state dict of the reference. Entries it does not fill keep the value of ``own`` (a fresh network's
         state), or are left out where the network stores none."""
         unfilled = self.content.get("keys_not_filled") or {}
-        endings = tuple(self.content.get("keys_scale") or ())
+        endings = tuple((self.content.get("keys_scale") or {}).get("ending", ()))
         tied = dict(self.content.get("keys_tied") or {})
         state: dict[str, Tensor] = {}
         for key, shape in self.shapes().items():
@@ -80,12 +80,20 @@ class Reference:
 
     def targets(self, side: tuple[int, int]) -> Targets:
         """The annotation of the training loss for images of ``side`` (height, width)."""
-        if self.content["task"] == "classify":
+        task, (h, w) = self.content["task"], side
+        if task == "classify":
             return ClassTargets(torch.tensor(self.content["loss"]["targets"]["tensor"]))
-        h, w = side
+        if task == "semantic":
+            return MaskTargets(torch.from_numpy(_blocks(h, w, self.content["classes"])))
+        if task == "restore":
+            name = f"{self.content['family']}-target"
+            return ImageTargets(torch.from_numpy(image_for(name, (2, 3, h, w))) * 255)
         rows = [torch.tensor(r, dtype=torch.float64) for r in BOXES]
         scale = torch.tensor([w, h, w, h], dtype=torch.float64)
-        return BoxTargets.pad([(r[:, 1:] * scale).float() for r in rows], [r[:, 0].long() for r in rows])
+        highest = self.content["classes"] - 1
+        return BoxTargets.pad(
+            [(r[:, 1:] * scale).float() for r in rows], [r[:, 0].long().clamp(max=highest) for r in rows]
+        )
 
     def compare_predictions(self, found: Predictions) -> list[str]:
         """Differences beyond 1e-4 of the largest absolute value, one line each; none when equal."""
@@ -132,6 +140,15 @@ class Reference:
             if abs(value - expected) > allowed * max(abs(expected), 1e-9):
                 problems.append(f"{name} is {value:.7g}, expected {expected:.7g}")
         return problems, compared
+
+
+def _blocks(height: int, width: int, classes: int) -> np.ndarray:
+    """uint8 [2, height, width]: twelve blocks of classes per image, the two top rows ignored."""
+    y, x = np.mgrid[:height, :width]
+    first = (3 * y // height) * 4 + 4 * x // width
+    masks = np.stack([(first + 5 * i) % classes for i in range(2)]).astype(np.uint8)
+    masks[:, :2] = IGNORED
+    return masks
 
 
 def compare(name: str, found: Tensor | None, expected: dict[str, Any]) -> list[str]:
