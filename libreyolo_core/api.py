@@ -214,6 +214,12 @@ class LibreYOLO:
         from libreyolo_core.engine.rundir import new_directory
 
         args = make_args(ValArgs, arguments, verb="val")
+        if args.imgsz and self.sheet.input.fit == "native":
+            raise ConfigError(
+                f"imgsz={args.imgsz} has no meaning for a model that is measured at the photos' own sizes",
+                where="val argument imgsz",
+                mend="Leave it out.",
+            )
         self.to(args.device)
         spec = load_data(args.data, self.task_name)
         scan = self.task.scan(spec, args.split, strict=args.strict)
@@ -293,6 +299,7 @@ class LibreYOLO:
                 nc=self.nc,
                 names=self.names,
                 imgsz=self.imgsz,
+                **checkpoint.marks(self.sheet.input),
             ),
         )
 

@@ -9,6 +9,9 @@ def libreyolo_tasks():
     return [
         NamedEntry("detect", "libreyolo_core.tasks.detect:DetectTask", "boxes with classes"),
         NamedEntry("classify", "libreyolo_core.tasks.classify:ClassifyTask", "one class per image"),
+        NamedEntry("semantic", "libreyolo_core.tasks.semantic:SemanticTask", "a class for every pixel"),
+        NamedEntry("restore", "libreyolo_core.tasks.restore:RestoreTask", "a clean image from a degraded one"),
+        NamedEntry("point", "libreyolo_core.tasks.point:PointTask", "object centres with classes"),
     ]
 
 
@@ -24,6 +27,9 @@ def libreyolo_commands():
         NamedEntry("families", f"{commands}.families:families", "List installed model families, or show one."),
         NamedEntry("plugins", f"{commands}.plugins:plugins", "List plugins, what they brought and what failed."),
         NamedEntry("check-family", f"{commands}.check_family:check_family", "Prove that a family keeps the contract."),
+        NamedEntry(
+            "new-family", f"{commands}.new_family:new_family", "Write the package of a new family, ready to install."
+        ),
         NamedEntry("demo", f"{commands}.demo:demo", "Train, validate and predict on the embedded data set."),
         NamedEntry("env", f"{commands}.env:env", "Print versions, devices and folders, for a bug report."),
     ]

@@ -105,6 +105,13 @@ class TrainArgs:
         high=0.9,
         path="recipe.multi_scale",
     )
+    multi_scale_base: int | None = arg(
+        None,
+        "With multi_scale: how many times as often imgsz itself is drawn as another size.",
+        low=1,
+        high=1000,
+        path="recipe.multi_scale_base",
+    )
 
     mosaic_prob: float | None = arg(None, "Probability of mosaic.", low=0.0, high=1.0, path="augment.mosaic.p")
     mosaic_scale: tuple[float, float] | None = arg(
@@ -140,6 +147,33 @@ class TrainArgs:
     crop_scale: tuple[float, float] | None = arg(
         None, "Area range of random crops.", low=0.01, high=1.0, path="augment.crop.scale"
     )
+    crop_zoom: tuple[float, float] | None = arg(
+        None,
+        "Range of the zoom before a random crop (semantic).",
+        low=0.01,
+        high=10.0,
+        path="augment.scale_crop.scale",
+        example="0.5,2.0",
+    )
+    crop_class_share: float | None = arg(
+        None,
+        "A crop in which one class fills more than this is drawn anew (semantic).",
+        low=0.0,
+        high=1.0,
+        path="augment.scale_crop.most",
+    )
+    photometric_prob: float | None = arg(
+        None, "Probability of photometric distortion.", low=0.0, high=1.0, path="augment.photometric.p"
+    )
+    zoom_out_prob: float | None = arg(
+        None, "Probability of zooming out onto a larger canvas.", low=0.0, high=1.0, path="augment.zoom_out.p"
+    )
+    zoom_out_scale: tuple[float, float] | None = arg(
+        None, "Range of that canvas's size.", low=1.0, high=10.0, path="augment.zoom_out.scale", example="1,4"
+    )
+    iou_crop_prob: float | None = arg(
+        None, "Probability of a crop that overlaps some box.", low=0.0, high=1.0, path="augment.iou_crop.p"
+    )
     erase_prob: float | None = arg(None, "Probability of random erasing.", low=0.0, high=1.0, path="augment.erase.p")
     auto_augment: str | None = arg(
         None, "Augmentation policy.", choices=("", "randaugment", "autoaugment", "augmix"), path="augment.auto.policy"
@@ -170,6 +204,7 @@ class TrainArgs:
     name: str = arg("", "Name of this run; default: exp, exp2, ...")
     exist_ok: bool = arg(False, "Write into an existing run folder of that name.")
     save_period: int = arg(0, "Keep a checkpoint of every so many epochs, 0: only best and last.", low=0)
+    save_steps: int = arg(0, "Also save last.pt every so many optimizer steps, 0: only at the end of an epoch.", low=0)
     log_interval: int = arg(10, "Steps between readings of the loss.", low=1)
     on_nonfinite: str = arg("stop", "What a loss that is not finite does.", choices=("stop", "skip"))
     plots: bool = arg(True, "Write pictures into the run folder.")
@@ -211,12 +246,25 @@ class PredictArgs:
     batch: int = arg(1, "Images per forward pass.", low=1)
     classes: tuple[int, ...] | None = arg(None, "Keep only these class ids; default: all.", example="0,2")
     agnostic: bool = arg(False, "NMS over all classes together.")
+    radius: int | None = arg(
+        None, "Points: half-width in cells of the square that a point clears of others.", low=0, high=64
+    )
+    tile: int | None = arg(
+        None,
+        "Native-size models: side in pixels of the tiles of a large photo, 0 for never; default: photos above 4 "
+        "megapixels in tiles of 1024.",
+        low=32,
+        high=16384,
+        also=(0,),
+    )
+    tile_overlap: int | None = arg(None, "Pixels that neighbouring tiles share; default: 128.", low=0, high=4096)
     device: str = arg("auto", "One device, as for train.")
     vid_stride: int = arg(1, "Use every n-th frame of a video.", low=1)
     save: bool = arg(False, "Write annotated pictures.")
     save_txt: bool = arg(False, "Write label files.")
     save_conf: bool = arg(False, "Add confidences to the label files.")
     save_crop: bool = arg(False, "Write a picture of every detection.")
+    save_mask: bool = arg(False, "Semantic: write the class of every pixel as a PNG, 255 for none.")
     show: bool = arg(False, "Show pictures in a window.")
     stream: bool = arg(False, "Return a generator.", python_only=True)
     verbose: bool = arg(True, "One line per image.")

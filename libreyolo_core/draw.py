@@ -83,3 +83,40 @@ class DropPath(nn.Module):
         keep = 1.0 - self.p
         kept = (uniform(draw, self.where, (1,)) < keep).to(x.dtype) / keep
         return x * kept.reshape(-1, *([1] * (x.dim() - 1)))
+
+
+def drop_paths(words: Tensor, keep: Tensor, dims: int) -> tuple[Tensor, ...]:
+    """What ``DropPath`` multiplies its branch by, for many residual branches at once: in a few operations for a whole
+    network, where a module per branch hashes for each.
+
+    Args:
+        words: int64 [N, K] from ``bits``, one per sample and branch.
+        keep: float32 [K], the probability of each branch to be kept, above 0.
+        dims: number of axes of the branches.
+
+    Returns:
+        K tensors, float32 [N, 1, ...] of ``dims`` axes, each 0 or ``1 / keep``.
+    """
+    kept = (words * 2.0**-32 < keep) / keep  # [N, K]
+    return kept.t().reshape(len(keep), -1, *([1] * (dims - 1))).unbind(0)
+
+
+def dropout(x: Tensor, words: Tensor, p: float) -> Tensor:
+    """Element-wise dropout (Srivastava et al., 2014); what stays is scaled by ``1 / (1 - p)``.
+
+    The word of a channel times the word of a position, modulo 2**31, decides about an element (multiply-shift hashing,
+    Dietzfelbinger et al., 1997): three operations per element where hashing a counter takes two dozen.
+
+    Args:
+        x: features [N, C, ...] with P positions.
+        words: int64 [N, C + P] from ``bits``.
+        p: the probability of an element to become 0, below 1.
+    """
+    by_channel, by_position = (words >> 1).split((x.shape[1], math.prod(x.shape[2:])), 1)
+    by_channel = by_channel | 1  # an odd factor maps the positions' words one to one
+    if x.stride(1) == 1:  # channels last: the mask is made in the memory order of the features
+        product = (by_position[:, :, None] * by_channel[:, None, :]).transpose(1, 2)
+    else:
+        product = by_channel[:, :, None] * by_position[:, None, :]
+    kept = product.bitwise_and_(0x7FFFFFFF) >= round(p * 2**31)
+    return x * kept.reshape(x.shape) * (1.0 / (1.0 - p))

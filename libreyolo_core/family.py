@@ -132,7 +132,8 @@ class Schedule:
         power: warm-up factor is ``start + (1 - start) * (step / warm) ** power``.
         start: factor at the first warm-up step.
         momentum: momentum at the start of warm-up (reaches the optimizer's own linearly), ``None`` for none.
-        flat: share of the steps after warm-up that stay at 1 before annealing begins.
+        flat: share of the steps after warm-up that stay at 1 before annealing begins; ``"tail"``: those up to the last
+            ``recipe.tail`` epochs.
         hold: epochs at the end that stay at ``to``; ``"tail"`` means ``recipe.tail``.
     """
 
@@ -143,7 +144,7 @@ class Schedule:
     power: float = 1.0
     start: float = 0.0
     momentum: float | None = None
-    flat: float = 0.0
+    flat: float | str = 0.0
     hold: int | str = 0
 
 
@@ -166,6 +167,7 @@ class Recipe:
         nbs: nominal batch: gradients accumulate until this many images, ``None`` for no accumulation.
         freeze: patterns of parameter names that do not train.
         multi_scale: half-width of the random size range as a share of imgsz, 0 for none.
+        multi_scale_base: how many times as often imgsz itself is drawn as any other size of that range.
         eval_every: epochs between validations.
         imgsz: training side in pixels, ``None`` for the size's own.
         patience: epochs without a better metric before the run stops, 0 for never.
@@ -184,6 +186,7 @@ class Recipe:
     nbs: int | None = None
     freeze: tuple[str, ...] = ()
     multi_scale: float = 0.0
+    multi_scale_base: int = 1
     eval_every: int = 1
     patience: int = 50
     drop_last: bool = False
@@ -250,6 +253,7 @@ class Post:
         val_conf, val_iou: the thresholds of validation, the same in training and in ``val``.
         per_level: keep at most this many rows of each level first, 0 for all.
         clamp: clip boxes to the photo.
+        radius: point: half-width in cells of the square around a peak in which others are suppressed.
     """
 
     pick: str = "best"
@@ -261,6 +265,7 @@ class Post:
     val_iou: float = 0.65
     per_level: int = 0
     clamp: bool = True
+    radius: int = 1
 
 
 @dataclass(frozen=True)
@@ -283,15 +288,18 @@ class Precision:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Multi-GPU defaults: SyncBatchNorm, and whether a device list may spawn workers."""
+    """Multi-GPU defaults: SyncBatchNorm, whether a device list may spawn workers, and for a family whose N ranks do not
+    compute the gradients of one the reason why (``exempt``)."""
 
     sync_bn: bool = False
     spawn: bool = True
+    exempt: str = ""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Released files: ``pattern`` such as ``LibreABC{size}.pt``, further names of the same as ``aliases``."""
+    """Released files: ``pattern`` such as ``LibreABC{size}.pt``, further names of the same as ``aliases``, and the
+    ``organisation`` on the Hugging Face hub that holds them, "" when none were released."""
 
     pattern: str
     licence: str = ""
@@ -333,6 +341,7 @@ class Checkpoint:
         "net",
         "model",
         "state_dict",
+        "encoder",
     )
     adapter: str = ""
 

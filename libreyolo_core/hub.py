@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from libreyolo_core.errors import CheckpointError, nearest
 from libreyolo_core.family import Family
@@ -110,13 +111,15 @@ def locate(name: str | Path, families: Mapping[str, Family], *, cache_dir: str |
     """The file behind ``name``: a path that exists wins; else a released name, fetched once into the cache.
 
     One request asks whether the hub has the file; if that fails nothing is tried again and nothing is left behind.
-    ``HF_ENDPOINT`` names another hub, ``HF_HUB_OFFLINE=1`` forbids asking.
+    What has arrived of a download that breaks off is kept, and the next attempt goes on from there. The content is
+    compared with the SHA-256 that the hub states. ``HF_ENDPOINT`` names another hub, ``HF_HUB_OFFLINE=1`` forbids
+    asking.
 
     Args:
         cache_dir: another cache than huggingface_hub's own.
 
     Raises:
-        CheckpointError: unknown name, no connection, or a download that failed or was altered.
+        CheckpointError: unknown name, nothing released, no connection, or a download that failed or was altered.
     """
     path = Path(name)
     if path.is_file():
@@ -124,6 +127,12 @@ def locate(name: str | Path, families: Mapping[str, Family], *, cache_dir: str |
     item = find(str(name), families) if path.name == str(name) else None
     if item is None:
         raise _unknown(str(name), families)
+    if not item.organisation:
+        raise CheckpointError(
+            f"No weights of {item.stem} were released",
+            where=f"the sheet of {item.family}",
+            mend=f"Give the path of a file, or start without weights: {_without_weights(item.stem)}",
+        )
     return _cached(item, cache_dir) or _fetch(item, cache_dir)
 
 
@@ -141,9 +150,10 @@ def _fetch(item: Released, cache_dir: str | Path | None) -> Path:
     endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     endpoint = endpoint.rstrip("/")
     cache = Path(cache_dir or constants.HF_HUB_CACHE)
+    url = hf_hub_url(item.repository, item.filename, endpoint=endpoint)
     try:
         # hf_hub_download asks again, patiently, when the first answer fails; asking once here is what makes it brief
-        get_hf_file_metadata(hf_hub_url(item.repository, item.filename, endpoint=endpoint), timeout=TIMEOUT_S)
+        facts = get_hf_file_metadata(url, timeout=TIMEOUT_S)
     except (EntryNotFoundError, RepositoryNotFoundError) as error:
         raise CheckpointError(
             f"{item.filename} is not among the weights at {endpoint}/{item.repository}",
@@ -152,50 +162,78 @@ def _fetch(item: Released, cache_dir: str | Path | None) -> Path:
     except Exception as error:  # whatever HTTP library huggingface_hub uses in this version raises its own types
         raise _unreachable(item, endpoint, error) from error
     log.info("fetching %s from %s/%s", item.filename, endpoint, item.repository)
-    known = set(_leftovers(item, cache))
     try:
-        path = Path(
+        if facts.etag and "/" not in facts.etag:
+            _fill_blob(item, cache / _folder(item) / "blobs" / facts.etag, url, facts)
+        # finds its content there already, and adds what makes it an entry of the cache
+        return Path(
             hf_hub_download(item.repository, item.filename, cache_dir=cache, etag_timeout=TIMEOUT_S, endpoint=endpoint)
         )
-        _check(item, path)
-        return path
     except CheckpointError:
         raise
     except Exception as error:
         raise _unreachable(item, endpoint, error) from error
     finally:
-        _tidy(item, cache, known)
+        _tidy(item, cache)
 
 
-def _check(item: Released, path: Path) -> None:
-    """Compare with the SHA-256 by which the hub names a large file in the cache."""
-    blob = Path(os.path.realpath(path))
-    if not re.fullmatch(r"[0-9a-f]{64}", blob.name):
+def _fill_blob(item: Released, blob: Path, url: str, facts: Any) -> None:
+    """Download into the cache's own place for the content, going on where an earlier attempt stopped.
+
+    huggingface_hub starts again from nothing in every process; a large file on a bad line would never arrive.
+    """
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    part = _part(blob)
+    lock = blob.parents[2] / ".locks" / _folder(item) / f"{blob.name}.lock"
+    for folder in (blob.parent, lock.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(lock):
+        if blob.exists():
+            return
+        headers = build_hf_headers()
+        if urlsplit(facts.location).netloc != urlsplit(url).netloc:  # a content server is not told who asks
+            headers.pop("authorization", None)
+        with part.open("ab") as file:
+            there = file.tell()
+            if facts.size and there > facts.size:
+                there = file.truncate(0)
+            if there:
+                log.info("%s: going on after the %.1f MB that are there already", item.filename, there / 1e6)
+            http_get(facts.location, file, resume_size=there, headers=headers, expected_size=facts.size)
+        _check(item, part, blob.name)
+        part.replace(blob)
+
+
+def _check(item: Released, part: Path, etag: str) -> None:
+    """Compare with the SHA-256 by which the hub names a large file."""
+    if not re.fullmatch(r"[0-9a-f]{64}", etag):
         return
     digest = hashlib.sha256()
-    with blob.open("rb") as stream:
+    with part.open("rb") as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
-    if digest.hexdigest() != blob.name:
-        path.unlink(missing_ok=True)
-        blob.unlink(missing_ok=True)
+    if digest.hexdigest() != etag:
+        part.unlink(missing_ok=True)
         raise CheckpointError(
-            f"{item.filename} arrived altered: its SHA-256 is {digest.hexdigest()[:12]}..., not {blob.name[:12]}...",
+            f"{item.filename} arrived altered: its SHA-256 is {digest.hexdigest()[:12]}..., not {etag[:12]}...",
             where=item.repository,
             mend="It was deleted; try again, and distrust the connection if it happens twice.",
         )
 
 
-def _leftovers(item: Released, cache: Path) -> list[Path]:
-    return list((cache / _folder(item) / "blobs").glob("*.incomplete"))
+def _part(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.part")
 
 
-def _tidy(item: Released, cache: Path, known: set[Path]) -> None:
-    """Remove part files, locks, and the folders of a download that came to nothing."""
-    for part in set(_leftovers(item, cache)) - known:
-        part.unlink(missing_ok=True)
-    shutil.rmtree(cache / ".locks" / _folder(item), ignore_errors=True)
+def _tidy(item: Released, cache: Path) -> None:
+    """Remove locks, empty part files, and the folders of a download that came to nothing."""
     folder = cache / _folder(item)
+    for part in (folder / "blobs").glob("*.part"):
+        if not part.stat().st_size:
+            part.unlink(missing_ok=True)
+    shutil.rmtree(cache / ".locks" / _folder(item), ignore_errors=True)
     if folder.is_dir() and not any((folder / "blobs").glob("*")) and not any(folder.glob("snapshots/*/*")):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # others may use the cache at the same moment

@@ -13,9 +13,10 @@ from functools import wraps
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 F = TypeVar("F", bound=Callable)
+T = TypeVar("T")
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Ranks:
 
     size = 1
     rank = 0
+    local_size = 1
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum of ``value`` over all ranks (no gradient)."""
@@ -67,6 +69,24 @@ class Ranks:
         """
         total = self.sum(count).clamp(min=minimum)
         return total if self.size == 1 else total / self.size
+
+    def max(self, value: int) -> int:
+        """The largest ``value`` of all ranks."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """``value`` of every rank, in rank order, on every rank."""
+        return [value]
+
+    def on_first(self, function: Callable[[], T]) -> T:
+        """Call ``function`` on rank 0 alone; every rank gets what it returned, or its failure."""
+        return function()
+
+    def average_buffers(self, network: nn.Module) -> None:
+        """Give every rank the mean of the network's floating-point buffers."""
+
+    def leave(self) -> None:
+        """The run is over."""
 
 
 @dataclass

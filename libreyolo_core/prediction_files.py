@@ -1,4 +1,4 @@
-"""What ``predict`` writes: annotated pictures and videos, label files, crops.
+"""What ``predict`` writes: annotated pictures and videos, label files, crops, masks.
 
 All of it goes into one run folder, made when the first result arrives: a source that cannot be read leaves nothing.
 """
@@ -33,7 +33,7 @@ class PredictionFiles:
 
     def __init__(self, args: PredictArgs) -> None:
         self.args = args
-        self.wanted = args.save or args.save_txt or args.save_crop
+        self.wanted = args.save or args.save_txt or args.save_crop or args.save_mask
         self.directory: Path | None = None
         self.written = 0
         self._names: set[str] = set()
@@ -54,8 +54,10 @@ class PredictionFiles:
         """Write what one result brings; returns the run folder.
 
         Raises:
-            ConfigError: label files or crops of a task that has none.
+            ConfigError: label files, crops or masks of a task that has none.
         """
+        if self.args.save_mask and result.semantic_mask is None:
+            raise ConfigError("save_mask=true has no meaning without masks", where="predict", mend="Leave it out.")
         if self.args.save_crop and result.boxes is None:
             raise ConfigError("save_crop=true has no meaning without boxes", where="predict", mend="Leave it out.")
         rows = list(label_rows(result, confidence=self.args.save_conf)) if self.args.save_txt else []
@@ -71,6 +73,9 @@ class PredictionFiles:
             file.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
         if self.args.save_crop:
             self._save_crops(result, f"{self._name}{frame}")
+        if self.args.save_mask:
+            mask = np.asarray(result.numpy().semantic_mask).astype(np.uint8)
+            write(mask, self._folder("masks") / f"{self._name}{frame}.png")
         self.written += 1
         return self.directory
 
@@ -103,7 +108,8 @@ class PredictionFiles:
         if photo.frame is None:
             suffix = Path(photo.path).suffix.lower()
             suffix = suffix if suffix in KEPT_SUFFIXES else ".jpg"
-            write(picture[..., ::-1], self.directory / f"{self._name}{suffix}")
+            best = result.restored is not None
+            write(picture[..., ::-1], self.directory / f"{self._name}{suffix}", best=best)
             return
         size = (picture.shape[1], picture.shape[0])
         if self._video is None:
@@ -160,7 +166,13 @@ def label_rows(result: Results, *, confidence: bool) -> Iterator[str]:
         classes, scores = np.array(result.probs.top5), result.probs.top5conf
         place = np.zeros((len(classes), 0))
     else:
-        raise ConfigError("save_txt=true has no meaning for this task", where="predict", mend="Leave it out.")
+        raise ConfigError(
+            "save_txt=true has no meaning for this task",
+            where="predict",
+            mend="Leave it out."
+            if result.semantic_mask is None
+            else "Use save_mask=true for the class of every pixel.",
+        )
     for c, at, s in zip(np.asarray(classes), np.asarray(place), np.asarray(scores), strict=True):
         numbers = [f"{v:.6f}" for v in at] + ([f"{s:.6f}"] if confidence else [])
         yield " ".join([str(int(c)), *numbers])

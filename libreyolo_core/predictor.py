@@ -5,24 +5,28 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from libreyolo_core.config import PredictArgs, make_args
 from libreyolo_core.data.batch import Placement
 from libreyolo_core.data.fit import fit_image
+from libreyolo_core.data.planes import stack_planes
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.family import Input
+from libreyolo_core.native import Native
 from libreyolo_core.prediction_files import PredictionFiles
+from libreyolo_core.predictions import Predictions
 from libreyolo_core.results import Results, ResultsList
 from libreyolo_core.sources import Photo, iterate
 from libreyolo_core.timing import Stopwatch, device_of, synchronise
 from libreyolo_core.window import Window
 
 log = logging.getLogger("libreyolo")
+THRESHOLDS = ("conf", "iou", "max_det", "classes", "agnostic", "radius")
+"""The arguments that a task applies to predictions, or refuses."""
 
 
 def predict(model: Any, source: Any, **options: Any) -> ResultsList | Iterator[Results]:
@@ -51,10 +55,53 @@ def predict(model: Any, source: Any, **options: Any) -> ResultsList | Iterator[R
             where="predict argument classes",
             mend=f"It has {len(model.names)}: {known}{', ...' if len(model.names) > 5 else '.'}",
         )
-    size = input_size(model.sheet.input, model.imgsz, args.imgsz)
+    run = native_run(model, args) or FittedRun(model, input_size(model.sheet.input, model.imgsz, args.imgsz))
     photos = iterate(source, vid_stride=args.vid_stride)
-    results = _run(model, photos, args, size)
+    results = _run(model, photos, args, run)
     return results if args.stream else ResultsList(results)
+
+
+class Run(Protocol):
+    """How photos go through a network: in parts of a batch, each with the indices of its photos."""
+
+    def __call__(
+        self, photos: list[np.ndarray], clock: Stopwatch
+    ) -> Iterator[tuple[list[int], Predictions, list[Placement]]]: ...
+
+
+def native_run(model: Any, args: PredictArgs) -> Run | None:
+    """The run of a model that works at the photo's own size, ``None`` for one that resizes photos to its input.
+
+    Raises:
+        ConfigError: arguments for the other kind.
+    """
+    if model.sheet.input.fit == "native":
+        return Native(model, args)
+    for name in ("tile", "tile_overlap"):
+        if getattr(args, name) is not None:
+            raise ConfigError(
+                f"{name}={getattr(args, name)} has no meaning for a model that resizes photos to its input",
+                where=f"predict argument {name}",
+                mend="Leave it out; imgsz= sets the size of the input.",
+            )
+    return None
+
+
+class FittedRun:
+    """All photos of a batch resized to one input size, in one pass."""
+
+    def __init__(self, model: Any, size: tuple[int, int]) -> None:
+        self.model, self.size = model, size
+
+    def __call__(
+        self, photos: list[np.ndarray], clock: Stopwatch
+    ) -> Iterator[tuple[list[int], Predictions, list[Placement]]]:
+        with clock("preprocess"):
+            images, placements = to_input(photos, self.model.sheet.input, self.size)
+        with clock("inference"):
+            predictions = self.model.infer(images)
+            synchronise(device_of(predictions))
+        yield list(range(len(photos))), predictions, placements
 
 
 def input_size(rule: Input, default: int, imgsz: int | None) -> tuple[int, int]:
@@ -76,11 +123,11 @@ def input_size(rule: Input, default: int, imgsz: int | None) -> tuple[int, int]:
     return rounded, rounded
 
 
-def _run(model: Any, photos: Iterator[Photo], args: PredictArgs, size: tuple[int, int]) -> Iterator[Results]:
+def _run(model: Any, photos: Iterator[Photo], args: PredictArgs, run: Run) -> Iterator[Results]:
     number = 0
     with PredictionFiles(args) as files, Window() as window:
         for batch in _batches(photos, args.batch):
-            for photo, result in zip(batch, _one_batch(model, batch, args, size), strict=True):
+            for photo, result in zip(batch, _one_batch(model, batch, args, run), strict=True):
                 number += 1
                 if args.verbose:
                     _report(number, photo, result)
@@ -96,41 +143,34 @@ def _batches(photos: Iterator[Photo], size: int) -> Iterator[list[Photo]]:
         yield batch
 
 
-def _one_batch(model: Any, batch: list[Photo], args: PredictArgs, size: tuple[int, int]) -> list[Results]:
+def _one_batch(model: Any, batch: list[Photo], args: PredictArgs, run: Run) -> list[Results]:
     clock = Stopwatch()
-    with clock("preprocess"):
-        images, placements = to_input([p.image for p in batch], model.sheet.input, size)
-    with clock("inference"):
-        predictions = model.infer(images)
-        synchronise(device_of(predictions))
-    with clock("postprocess"):
-        results = model.task.results(
-            predictions,
-            [p.image for p in batch],
-            placements,
-            [p.path for p in batch],
-            model.sheet,
-            model.names,
-            conf=args.conf,
-            iou=args.iou,
-            max_det=args.max_det,
-            classes=args.classes,
-            agnostic=args.agnostic,
-        )
+    thresholds = {name: getattr(args, name) for name in THRESHOLDS}
+    found: dict[int, Results] = {}
+    for indices, predictions, placements in run([p.image for p in batch], clock):
+        part = [batch[i] for i in indices]
+        with clock("postprocess"):
+            results = model.task.results(
+                predictions,
+                [p.image for p in part],
+                placements,
+                [p.path for p in part],
+                model.sheet,
+                model.names,
+                **thresholds,
+            )
+        found |= dict(zip(indices, results, strict=True))
     speed = clock.per_image(len(batch))
-    for photo, result in zip(batch, results, strict=True):
-        result.speed, result.frame = dict(speed), photo.frame
-        result.category_ids = getattr(model, "category_ids", None)
-    return results
+    for i, photo in enumerate(batch):
+        found[i].speed, found[i].frame = dict(speed), photo.frame
+        found[i].category_ids = getattr(model, "category_ids", None)
+    return [found[i] for i in range(len(batch))]
 
 
 def to_input(photos: list[np.ndarray], rule: Input, size: tuple[int, int]) -> tuple[Tensor, list[Placement]]:
     """RGB photos as the network's uint8 images [N, 3, H, W] in its channel order, and where each lies in them."""
     fitted, placements = zip(*(fit_image(photo, rule, size, predicting=True) for photo in photos), strict=True)
-    stacked = np.stack(fitted)  # [N, H, W, 3]
-    if rule.colour == "bgr":
-        stacked = stacked[..., ::-1]
-    return torch.from_numpy(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2))), list(placements)
+    return stack_planes(fitted, rule.colour), list(placements)
 
 
 def _report(number: int, photo: Photo, result: Results) -> None:

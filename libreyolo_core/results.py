@@ -129,23 +129,26 @@ class Results:
         Args:
             conf: write confidences.
             labels: write class names.
-            line_width, font_size: in pixels; by default they suit the photo's size.
+            line_width, font_size: in pixels; by default they suit the photo's size. The former is the radius of points.
             img: draw on this BGR image of the photo's size instead.
         """
         from libreyolo_core.pictures import boxes as drawing
+        from libreyolo_core.pictures.masks import blend_mask
 
         if self.restored is not None:
             return np.array(self.restored)
         canvas = np.ascontiguousarray((self.orig_img if img is None else img)[..., ::-1])  # colours are chosen in RGB
         if self.semantic_mask is not None:
-            canvas = drawing.blend_mask(canvas, np.asarray(_host(self.semantic_mask)))
+            canvas = blend_mask(canvas, np.asarray(_host(self.semantic_mask)))
+            canvas = self._mask_legend(canvas, font_size) if labels else canvas
         if self.probs is not None:
             canvas = self._write_probs(canvas, font_size)
         rows = self._rows()
         if rows is not None:
             texts, colours = self._texts(rows, conf, labels)
             if self.points is not None:
-                canvas = drawing.draw_points(canvas, np.asarray(_host(self.points.xy)), texts, colours)
+                at = np.asarray(_host(self.points.xy))
+                canvas = drawing.draw_points(canvas, at, texts, colours, radius=line_width, size=font_size)
             if self.boxes is not None:
                 corners = np.asarray(_host(self.boxes.xyxy))
                 canvas = drawing.draw_boxes(canvas, corners, texts, colours, line=line_width, size=font_size)
@@ -162,6 +165,16 @@ class Results:
         ]
         return texts, [class_colour(c) for c in classes]
 
+    def _mask_legend(self, canvas: np.ndarray, font_size: int | None) -> np.ndarray:
+        """The classes that occur, the largest first."""
+        from libreyolo_core.pictures.boxes import font_px
+        from libreyolo_core.pictures.masks import legend_panel
+        from libreyolo_core.pictures.palette import class_colour
+
+        rows = sorted(self.summary(), key=lambda row: -row["pixels"])
+        entries = [(class_colour(row["class"]), row["name"]) for row in rows]
+        return legend_panel(canvas, entries, font_size or font_px(*self.orig_shape))
+
     def _write_probs(self, canvas: np.ndarray, font_size: int | None) -> np.ndarray:
         from libreyolo_core.pictures.boxes import font_px, write_lines
 
@@ -174,12 +187,14 @@ class Results:
         """Write ``plot()``; the format follows the suffix. Returns the path.
 
         Args:
-            filename: default: ``<photo's name>_result.jpg`` in the working directory.
+            filename: default: ``<photo's name>_result.jpg`` in the working directory, for a restored image ``.png``. As
+                JPEG or WebP a restored image is written in their best quality.
         """
         from libreyolo_core.pictures.grid import write
 
-        path = Path(filename) if filename else Path(f"{Path(self.path).stem or 'image'}_result.jpg")
-        return str(write(self.plot(**plot_options)[..., ::-1], path))
+        suffix = ".jpg" if self.restored is None else ".png"
+        path = Path(filename) if filename else Path(f"{Path(self.path).stem or 'image'}_result{suffix}")
+        return str(write(self.plot(**plot_options)[..., ::-1], path, best=self.restored is not None))
 
     def show(self, **plot_options: Any) -> None:
         """Open ``plot()`` in the system's picture viewer; a log line says so when there is none."""
@@ -190,7 +205,8 @@ class Results:
             log.warning("No picture viewer was found, nothing is shown. Use save() and open the file.")
 
     def summary(self, *, normalize: bool = False, decimals: int = 5) -> list[dict[str, Any]]:
-        """One dictionary per detection, point or (of the five best) class.
+        """One dictionary per detection, point, class of pixels or (of the five best) class; of a restored image its
+        width and height.
 
         Args:
             normalize: coordinates as shares of the photo's sides instead of pixels.
@@ -224,6 +240,8 @@ class Results:
             area = pixels.sum()
             rows = zip(found.tolist(), pixels.tolist(), strict=True)
             return [{**self._class(c), "pixels": n, "share": round(n / area, decimals)} for c, n in rows if c != 255]
+        if self.restored is not None:
+            return [{"width": int(self.restored.shape[1]), "height": int(self.restored.shape[0])}]
         return []
 
     def _class(self, c: int) -> dict[str, Any]:
@@ -262,6 +280,7 @@ class Results:
         place = ["x1", "y1", "x2", "y2"] if self.boxes is not None else ["x", "y"] if self.points is not None else []
         head = ["class", "name"] + (["category_id"] if self.category_ids is not None else [])
         head += ["pixels", "share"] if self.semantic_mask is not None else ["confidence", *place]
+        head = ["width", "height"] if self.restored is not None else head
         text = io.StringIO()
         table = csv.DictWriter(text, head, lineterminator="\n", restval="")
         table.writeheader()

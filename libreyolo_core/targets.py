@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -30,6 +31,11 @@ class Targets:
         """Page-locked copy, called by the data loader."""
         return self.map(lambda t: t.pin_memory())
 
+    def agree(self: T, largest: Callable[[int], int]) -> T:
+        """The same after ranks agreed on what all of them must know; ``largest`` is the maximum over them. Called on
+        every rank at every step."""
+        return self
+
 
 @dataclass
 class BoxTargets(Targets):
@@ -46,6 +52,10 @@ class BoxTargets(Targets):
     labels: Tensor
     valid: Tensor
     most: int
+
+    def agree(self, largest: Callable[[int], int]) -> BoxTargets:
+        """With the largest count of all ranks as ``most``."""
+        return replace(self, most=largest(self.most))
 
     @staticmethod
     def pad(boxes: list[Tensor], labels: list[Tensor], *, rows: int | None = None) -> BoxTargets:

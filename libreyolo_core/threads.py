@@ -24,6 +24,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def default_workers(device_type: str) -> int:
-    """Loader processes when the user names no number: at most 8, and on a CPU run one core stays for the model."""
-    return min(8, max(0, cores() - 1)) if device_type == "cpu" else min(8, cores())
+def default_workers(device_type: str, ranks: int = 1) -> int:
+    """Loader processes when the user names no number: at most 8, and on a CPU run one core stays for the model.
+
+    Args:
+        ranks: processes of the run on this machine, which share its cores.
+    """
+    mine = cores() // ranks
+    return min(8, max(0, mine - 1)) if device_type == "cpu" else min(8, mine)

@@ -17,7 +17,7 @@ sheet names an *adapter*, a module or object that may have any of these function
 from libreyolo_core.checkpoint.atomic import replacing
 from libreyolo_core.checkpoint.files import File, payload, read, write
 from libreyolo_core.checkpoint.load import LoadReport, fit_classes, load_into, matches
-from libreyolo_core.checkpoint.recognise import Found, identify
+from libreyolo_core.checkpoint.recognise import Found, identify, marks
 
 __all__ = [
     "File",
@@ -26,6 +26,7 @@ __all__ = [
     "fit_classes",
     "identify",
     "load_into",
+    "marks",
     "matches",
     "payload",
     "read",

@@ -14,7 +14,7 @@ from torch import Tensor
 from libreyolo_core.checkpoint.files import File, complete_names
 from libreyolo_core.checkpoint.load import Layout, Match, adapter_function, describe, match, native
 from libreyolo_core.errors import CheckpointError, suggestion
-from libreyolo_core.family import Family, Task, resolve, with_path
+from libreyolo_core.family import Family, Input, Task, resolve, with_path
 from libreyolo_core.hub import named_by_file
 
 log = logging.getLogger("libreyolo")
@@ -302,6 +302,11 @@ def _variant(meta: Mapping[str, Any], filename: str, family: Family, families: M
     named = next((v for key, _, v in named_by_file(filename, families) if key == family.key), "")
     variant = meta.get("variant") or meta.get("weight_variant") or named
     return _known(variant, family.tasks[task].variants, "variant", filename, family) if variant else ""
+
+
+def marks(rule: Input) -> dict[str, Any]:
+    """Metadata beyond the schema's that a file needs for ``identify`` to find this input rule again."""
+    return {"letterbox_pad": _CENTRED[0]} if rule.fit == "letterbox" and rule.side == "centre" else {}
 
 
 def _letterbox(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,11 +37,12 @@ class PhotoCache:
 
     Args:
         shapes: (height, width) of every photo as kept.
+        channels: 3, or 1 for maps uint8 [h, w].
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
-        self.shapes = np.array(shapes, dtype=np.int64).reshape(-1, 2)
-        ends = np.cumsum(self.shapes.prod(axis=1) * 3)
+    def __init__(self, shapes: Sequence[tuple[int, int]], channels: int = 3) -> None:
+        self.shapes, self.channels = np.array(shapes, dtype=np.int64).reshape(-1, 2), channels
+        ends = np.cumsum(self.shapes.prod(axis=1) * channels)
         self.starts = np.concatenate([np.zeros(1, np.int64), ends])
         self.there = np.zeros(len(self.shapes), dtype=bool)
 
@@ -55,7 +56,7 @@ class PhotoCache:
         raise NotImplementedError
 
     def get(self, index: int) -> np.ndarray | None:
-        """A read-only photo uint8 RGB [h, w, 3], or ``None`` if it could not be read when the cache was filled."""
+        """A read-only photo uint8 [h, w, 3] or map [h, w]; ``None`` if it was unreadable when the cache was filled."""
         if not self.there[index]:
             return None
         view = self._slot(self.block(), index)
@@ -64,7 +65,8 @@ class PhotoCache:
 
     def _slot(self, block: np.ndarray, index: int) -> np.ndarray:
         start, end = self.starts[index], self.starts[index + 1]
-        return block[start:end].reshape(*self.shapes[index], 3)
+        shape = self.shapes[index].tolist()
+        return block[start:end].reshape(shape if self.channels == 1 else (*shape, self.channels))
 
     def _fill(self, block: np.ndarray, read: Reader) -> None:
         def put(index: int) -> bool:
@@ -81,8 +83,8 @@ class PhotoCache:
 class RamCache(PhotoCache):
     """One block of shared memory, gone with the last process that uses it."""
 
-    def __init__(self, shapes: Sequence[tuple[int, int]], read: Reader) -> None:
-        super().__init__(shapes)
+    def __init__(self, shapes: Sequence[tuple[int, int]], read: Reader, channels: int = 3) -> None:
+        super().__init__(shapes, channels)
         self._memory = torch.empty(max(1, self.size), dtype=torch.uint8).share_memory_()
         self._fill(self.block(), read)
 
@@ -93,8 +95,8 @@ class RamCache(PhotoCache):
 class DiskCache(PhotoCache):
     """One file ``<data set>-<content>.bin`` under the cache directory; an older content's file is replaced."""
 
-    def __init__(self, shapes: Sequence[tuple[int, int]], read: Reader, path: Path) -> None:
-        super().__init__(shapes)
+    def __init__(self, shapes: Sequence[tuple[int, int]], read: Reader, path: Path, channels: int = 3) -> None:
+        super().__init__(shapes, channels)
         self.path = path
         self._map: np.ndarray | None = None
         index = path.with_suffix(".npy")
@@ -132,7 +134,13 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def make_cache(
-    kind: str, paths: Sequence[str], shapes: Sequence[tuple[int, int]], read: Reader, *facts: object
+    kind: str,
+    paths: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    read: Reader,
+    *facts: object,
+    channels: int = 3,
+    what: str = "photos",
 ) -> PhotoCache | None:
     """A filled cache, or ``None`` with a log line where there is no room for it.
 
@@ -142,27 +150,29 @@ def make_cache(
         shapes: (height, width) that ``read`` returns for each.
         read: decodes and shrinks the photo of an index.
         facts: whatever else decides what ``read`` returns.
+        channels: of what ``read`` returns, 3 or 1 (then [h, w]).
+        what: how log lines name the files.
     """
     if kind not in KINDS:
         raise ConfigError(f"cache={kind!r} is unknown", where="argument cache", mend="Use cache=ram or cache=disk.")
-    need = sum(3 * h * w for h, w in shapes)
+    need = sum(channels * h * w for h, w in shapes)
     free, where = _free_memory() if kind == "ram" else _free_disk()
     if need > free * (1 - SPARE):
         other = "cache=disk" if kind == "ram" else "a larger disk (LIBREYOLO_CACHE chooses the folder)"
         log.warning(
-            "cache=%s is not used: %d photos take %.1f GB, %s has %.1f GB free. They are decoded every time; %s helps.",
-            *(kind, len(paths), need / 1e9, where, free / 1e9, other),
+            "cache=%s is not used: %d %s take %.1f GB, %s has %.1f GB free. They are decoded every time; %s helps.",
+            *(kind, len(paths), what, need / 1e9, where, free / 1e9, other),
         )
         return None
-    log.info("caching %d photos in %.2f GB (cache=%s)", len(paths), need / 1e9, kind)
+    log.info("caching %d %s in %.2f GB (cache=%s)", len(paths), what, need / 1e9, kind)
     if kind == "ram":
-        return RamCache(shapes, read)
+        return RamCache(shapes, read, channels)
     data_set = hashlib.blake2b(repr((sorted(paths), facts)).encode(), digest_size=8).hexdigest()
     name = f"{data_set}-{fingerprint(paths, list(shapes), facts)}.bin"
     try:
-        return DiskCache(shapes, read, cache_dir() / "photos" / name)
+        return DiskCache(shapes, read, cache_dir() / "photos" / name, channels)
     except (OSError, LibreYOLOError) as error:
-        log.warning("cache=disk is not used: %s. Photos are decoded every time.", error)
+        log.warning("cache=disk is not used: %s. The %s are decoded every time.", error, what)
         return None
 
 

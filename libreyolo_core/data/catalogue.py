@@ -11,11 +11,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from libreyolo_core.data.data_yaml import SPLITS, Places, check_keys, class_names, root_folder, split_paths
 from libreyolo_core.data.safe_yaml import load_yaml
 from libreyolo_core.errors import DataError, UnknownNameError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from libreyolo_core.data.masks import MaskReading
+    from libreyolo_core.data.pairs import PairNames
 
 log = logging.getLogger("libreyolo")
 
@@ -25,7 +29,8 @@ class Source:
     """Where the images of a split come from.
 
     Args:
-        kind: ``images`` (folders, .txt lists), ``coco`` (one JSON file) or ``classes`` (a folder per class).
+        kind: ``images`` (folders, .txt lists), ``coco`` (one JSON file), ``classes`` (a folder per class), ``masks``
+            (images with masks or polygons) or ``pairs`` (degraded and clean images).
         paths: absolute paths.
         where: how to name it in errors, e.g. ``my.yaml, line 2: train``.
     """
@@ -46,6 +51,7 @@ class DataSpec:
         task: the task it was asked for.
         source: what the user gave.
         categories: COCO category id by class index, where the annotation is COCO JSON.
+        reading: how masks are found and read (semantic), or pairs found (restore).
     """
 
     path: Path
@@ -54,6 +60,7 @@ class DataSpec:
     task: str
     source: str
     categories: dict[int, int] | None = field(default=None, repr=False)
+    reading: MaskReading | PairNames | None = None
 
     def split(self, name: str) -> Source:
         """One split; raises ``DataError`` that names those there are."""
@@ -71,7 +78,7 @@ def load_data(data: str | os.PathLike[str], task: str) -> DataSpec:
 
     Args:
         data: YAML file, registered name, folder, or ``"train.json,val.json"``.
-        task: ``detect``, ``classify`` ...
+        task: ``detect``, ``classify``, ``semantic``, ``restore``, ``point`` ...
 
     Raises:
         DataError: missing or contradictory; the error names value, file, line and the mend.
@@ -132,7 +139,7 @@ def _registered(name: str) -> Path:
 def _from_yaml(path: Path, task: str, text: str) -> DataSpec:
     values, lines = load_yaml(path)
     at = Places(path, lines)
-    check_keys(values, at)
+    check_keys(values, at, task)
     names, root = class_names(values, at), root_folder(values, at)
     paths = split_paths(values, root, at)
     if values.get("download") and not _all_there(paths):
@@ -149,7 +156,7 @@ def _from_yaml(path: Path, task: str, text: str) -> DataSpec:
                 mend="Correct it or 'path': a split is looked for under 'path', and 'path' beside the YAML.",
             )
     splits = {name: Source(_kind(p, task, at(name)), p, at(name)) for name, p in paths.items()}
-    return _named(DataSpec(root, names, splits, task, text), at("names"))
+    return _named(DataSpec(root, names, splits, task, text), at("names"), values, at)
 
 
 def _all_there(paths: Mapping[str, tuple[Path, ...]]) -> bool:
@@ -162,19 +169,28 @@ def _inner_root(folder: Path, values: Mapping[str, Any], at: Places) -> Path:
     return next((root for root in (folder, *inner) if _all_there(split_paths(values, root, at))), folder)
 
 
+KINDS = {"classify": "classes", "semantic": "masks", "restore": "pairs"}
+"""``Source.kind`` of the tasks that know no boxes."""
+_FORMS = {
+    "classify": "Give folders of classes to classify.",
+    "semantic": "Give images with masks, or with polygon labels.",
+    "restore": "Give images in folders 'inputs' and 'targets'.",
+}
+
+
 def _kind(paths: tuple[Path, ...], task: str, where: str) -> str:
-    if task == "classify":
-        return "classes"
-    if not any(p.suffix.lower() == ".json" for p in paths):
-        return "images"
+    if not any(p.suffix.lower() == ".json" for p in paths) or task == "classify":
+        return KINDS.get(task, "images")
+    if task in KINDS:
+        raise DataError("COCO JSON holds boxes", where=where, mend=_FORMS[task])
     if len(paths) > 1:
         raise DataError("A COCO JSON file stands in a list", where=where, mend="Give one JSON file per split.")
     return "coco"
 
 
 def _from_pair(parts: list[str], task: str, text: str) -> DataSpec:
-    if task == "classify":
-        raise DataError("COCO JSON holds boxes", where="argument data", mend="Give folders of classes to classify.")
+    if task in KINDS:
+        raise DataError("COCO JSON holds boxes", where="argument data", mend=_FORMS[task])
     splits = {}
     for name, part in zip(("train", "val"), parts, strict=True):
         path = Path(part).expanduser().absolute()
@@ -196,17 +212,20 @@ def _from_folder(folder: Path, task: str, text: str) -> DataSpec:
             where="argument data",
             mend=f"Name one, e.g. data={yamls[0]}.",
         )
-    if task == "classify":
+    if task == "restore" and (folder / "train").is_dir():
+        return _named(DataSpec(folder, {}, _folders(folder, "pairs"), task, text), str(folder))
+    if task in ("classify", "restore"):
+        inside = "<class>/" if task == "classify" else "inputs/ and targets/"
         raise DataError(
             f"The folder {text!r} has no folder train",
             where=str(folder),
-            mend="Put the images into train/<class>/ and val/<class>/.",
+            mend=f"Put the images into train/{inside}, and those to validate on into val/.",
         )
     if not (folder / "images").is_dir():
         raise DataError(
             f"The folder {text!r} has neither a data YAML nor a folder images",
             where=str(folder),
-            mend="Add a YAML with train, val and names, or folders images/ and labels/.",
+            mend=f"Add a YAML with train, val and names, or folders images/ and {_annotation(task)}/.",
         )
     return _without_yaml(folder, task, text)
 
@@ -215,11 +234,23 @@ def _folders(parent: Path, kind: str) -> dict[str, Source]:
     return {s: Source(kind, (parent / s,), str(parent / s)) for s in SPLITS if (parent / s).is_dir()}
 
 
+def _annotation(task: str) -> str:
+    return "masks" if task == "semantic" else "labels"
+
+
 def _without_yaml(folder: Path, task: str, text: str) -> DataSpec:
-    """``images/`` and ``labels/`` alone: names from ``classes.txt``, else numbered as far as the labels go."""
-    images = folder / "images"
-    splits = _folders(images, "images") or {"train": Source("images", (images,), str(images))}
-    listed = next((folder / n for n in ("classes.txt", "labels/classes.txt") if (folder / n).is_file()), None)
+    """``images/`` and ``labels/`` (or ``masks/``) alone: names from ``classes.txt``, else numbered as far as the labels
+    go. What the values of masks mean cannot be guessed."""
+    images, kind = folder / "images", KINDS.get(task, "images")
+    splits = _folders(images, kind) or {"train": Source(kind, (images,), str(images))}
+    places = [folder / "classes.txt", *(folder / n / "classes.txt" for n in ("labels", "masks"))]
+    listed = next((p for p in places if p.is_file()), None)
+    if listed is None and task == "semantic":
+        raise DataError(
+            f"No class of the folder {text!r} has a name",
+            where=f"looked for {places[0]}",
+            mend="Write one name a line into it, in the order of the class ids, or add a YAML.",
+        )
     if listed:
         lines = listed.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         names = dict(enumerate(line.strip() for line in lines if line.strip()))
@@ -239,12 +270,17 @@ def _without_yaml(folder: Path, task: str, text: str) -> DataSpec:
     return _named(DataSpec(folder, names, splits, task, text), str(listed or folder))
 
 
-def _named(spec: DataSpec, where: str) -> DataSpec:
-    """The data set with the class names that only its annotation has; ``where`` is where names would be given."""
+def _named(spec: DataSpec, where: str, values: Mapping[str, Any] | None = None, at: Places | None = None) -> DataSpec:
+    """The data set with the class names that only its annotation has, and with how its further pixels are read;
+    ``where`` is where names would be given, ``values`` what the YAML holds."""
     if spec.task == "classify":
         from libreyolo_core.data.class_folders import folder_names
 
         return replace(spec, names=folder_names(spec, where))
+    if spec.task in ("semantic", "restore"):
+        from libreyolo_core.data.layer_yaml import with_masks, with_pairs
+
+        return (with_masks if spec.task == "semantic" else with_pairs)(spec, where, values or {}, at)
     if any(s.kind == "coco" for s in spec.splits.values()):
         from libreyolo_core.data.coco_json import merge_categories
 

@@ -15,6 +15,11 @@ log = logging.getLogger("libreyolo")
 
 SPLITS = ("train", "val", "test")
 KEYS = ("path", *SPLITS, "names", "nc", "download")
+TASK_KEYS = {
+    "semantic": ("masks_dir", "label_mapping", "palette"),
+    "restore": ("input_dir", "target_dir", "targets_dir", "target_stem_suffix"),
+}
+"""Keys that only one task knows."""
 TYPO = 0.72
 """Similarity from which an unknown key counts as a misspelt known one."""
 
@@ -30,13 +35,15 @@ class Places:
         return f"{self.path}, line {self.lines[key]}: {key}" if key in self.lines else str(self.path)
 
 
-def check_keys(values: Mapping[str, Any], at: Places) -> None:
-    """Misspelt keys are errors, foreign ones a warning: other tools write notes of their own into such files."""
-    foreign = []
+def check_keys(values: Mapping[str, Any], at: Places, task: str = "") -> None:
+    """Misspelt keys are errors, foreign ones a warning: other tools write notes of their own into such files, and a
+    file may serve several tasks."""
+    known, foreign = (*KEYS, *TASK_KEYS.get(task, ())), []
+    others = {key for keys in TASK_KEYS.values() for key in keys}
     for key in map(str, values):
-        if key in KEYS:
+        if key in known:
             continue
-        close = difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=TYPO)
+        close = [] if key in others else difflib.get_close_matches(key.lower(), known, n=1, cutoff=TYPO)
         if close:
             raise DataError(f"Unknown key {key!r}", where=at(key), mend=f"Did you mean {close[0]!r}?")
         foreign.append(key)

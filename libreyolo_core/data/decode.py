@@ -90,6 +90,24 @@ def to_rgb(image: Image.Image) -> np.ndarray:
         raise ImageError(f"The image is damaged: {_reason(error)}", where=name, mend=_MEND) from None
 
 
+def open_raw(path: str | os.PathLike[str]) -> Image.Image:
+    """An image file as Pillow holds it, loaded, with the values that stand in it: palette indices, 16 bits; for masks.
+
+    Raises:
+        ImageError: as ``read_image``.
+    """
+    data, name = _read(path), os.fspath(path)
+    if not data:
+        raise ImageError("The file is empty", where=name, mend=_MEND)
+    image = _opened(data, name)
+    _check_size(_pil_header(image, data).size, name)
+    try:
+        image.load()
+    except Exception as error:  # as above
+        raise ImageError(f"The image is damaged: {_reason(error)}", where=name, mend=_MEND) from None
+    return image
+
+
 def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     """(height, width) of a photo as it is shown, from its header alone; errors as ``read_image``."""
     name = os.fspath(path)

@@ -1,4 +1,4 @@
-"""The rules for detection labels, text files and COCO JSON alike: what is kept, what is dropped, and as which fault.
+"""The rules for labels, text files and COCO JSON alike: what is kept, what is dropped, and as which fault.
 
 A row is ``class cx cy w h``, normalised to the photo, or ``class x1 y1 x2 y2 x3 y3 ...``, a polygon, which becomes its
 bounding box.
@@ -29,7 +29,13 @@ FAULTS = {
     "no area": "zero or negative width or height",
     "duplicate": "the same box twice: kept once",
     "shared label": "another image has the same label path: only the first is used",
-    "size mismatch": "width and height in the JSON are not the photo's",
+    "size mismatch": "width and height in the JSON, or of mask or clean image, are not the photo's",
+    "mask missing": "no mask: the image is left out",
+    "mask unreadable": "damaged, empty, or without a channel of class ids: the image is left out",
+    "mask value": "values or colours that are no class: those pixels are ignored",
+    "mask ignored": "a mask in which every pixel is ignored: the image is left out",
+    "clean image missing": "nothing to compare with: the image is left out",
+    "clean image unreadable": "damaged, truncated, empty, too large or no image: the image is left out",
     "unknown image": "an annotation of an image that the JSON does not list",
     "outside a class folder": "an image that lies in no class folder",
     "empty class folder": "a class without a single image",
@@ -37,6 +43,13 @@ FAULTS = {
 """Kinds of faults, in the order of the report."""
 HARMLESS = frozenset({"label missing", "clipped"})
 """Kinds that nothing is lost by; ``strict`` does not mind them."""
+LOSES_IMAGE = frozenset(
+    {
+        *("image missing", "image unreadable", "size mismatch", "mask missing", "mask unreadable", "mask ignored"),
+        *("clean image missing", "clean image unreadable"),
+    }
+)
+"""Kinds that leave a whole image out."""
 
 
 @dataclass(frozen=True)
@@ -86,29 +99,32 @@ def label_path(image: str) -> str:
     return str(Path(*parts).with_suffix(".txt"))
 
 
-def read_labels(path: str, classes: int) -> Rows | None:
-    """The rows of a label file; ``None`` where there is no file. ``classes`` is the number of classes."""
+def label_lines(path: str) -> tuple[list[tuple[int, list[str]]], list[Fault]] | None:
+    """Number (from 1) and fields of every line of a label file that is not blank, and why it cannot be read; ``None``
+    where there is no file."""
     try:
         with open(path, "rb") as file:
             data = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
-        return _collect([], [Fault("label unreadable", path, None, error.strerror or str(error))])
+        return [], [Fault("label unreadable", path, None, error.strerror or str(error))]
     if b"\0" in data:
-        return _collect([], [Fault("label unreadable", path, None, "it holds binary data")])
-    return parse_labels(data.decode("utf-8-sig", errors="replace"), path, classes)
+        return [], [Fault("label unreadable", path, None, "it holds binary data")]
+    lines = data.decode("utf-8-sig", errors="replace").splitlines()
+    return [(i, fields) for i, line in enumerate(lines, start=1) if (fields := line.split())], []
 
 
-def parse_labels(text: str, path: str, classes: int) -> Rows:
-    """As ``read_labels``, from text; ``path`` is used in faults."""
+def read_labels(path: str, classes: int) -> Rows | None:
+    """The rows of a label file; ``None`` where there is no file. ``classes`` is the number of classes."""
+    found = label_lines(path)
+    if found is None:
+        return None
+    lines, faults = found
     rows: list[tuple[float, float, float, float, int]] = []
-    faults: list[Fault] = []
     seen: set[tuple[float, ...]] = set()
-    for line, content in enumerate(text.splitlines(), start=1):
-        fields = content.split()
-        if fields:
-            _take(fields, path, line, classes, rows, faults, seen)
+    for line, fields in lines:
+        _take(fields, path, line, classes, rows, faults, seen)
     return _collect(rows, faults)
 
 
@@ -118,20 +134,12 @@ def _take(
     """Judge one row of text; a good one goes to ``rows``, anything else to ``faults``."""
     polygon = len(fields) >= 7 and len(fields) % 2 == 1
     if len(fields) != 5 and not polygon:
-        faults.append(Fault("wrong number of fields", path, line, f"{len(fields)} fields: {_short(fields)}"))
+        faults.append(Fault("wrong number of fields", path, line, f"{len(fields)} fields: {shortened(fields)}"))
         return
-    try:
-        values = [float(f) for f in fields]
-    except ValueError:
-        faults.append(Fault("not a number", path, line, _short(fields)))
+    judged = judge_numbers(fields, path, line, classes, faults)
+    if judged is None:
         return
-    if not all(map(math.isfinite, values)):
-        faults.append(Fault("not a number", path, line, _short(fields)))
-        return
-    label, *numbers = values
-    if label != int(label) or not 0 <= label < classes:
-        faults.append(Fault("bad class", path, line, f"class {fields[0]}, {classes} classes"))
-        return
+    label, numbers = judged
     if polygon:
         box = (min(numbers[0::2]), min(numbers[1::2]), max(numbers[0::2]), max(numbers[1::2]))
     else:
@@ -140,14 +148,33 @@ def _take(
             faults.append(Fault("no area", path, line, f"width {w:g}, height {h:g}"))
             return
         box = (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
-    kept = judge_box(box, path, line, _short(fields[1:]), faults)
+    kept = judge_box(box, path, line, shortened(fields[1:]), faults)
     if kept is None:
         return
-    if tuple(values) in seen:
-        faults.append(Fault("duplicate", path, line, _short(fields)))
+    if (label, *numbers) in seen:
+        faults.append(Fault("duplicate", path, line, shortened(fields)))
         return
-    seen.add(tuple(values))
-    rows.append((*kept, int(label)))
+    seen.add((label, *numbers))
+    rows.append((*kept, label))
+
+
+def judge_numbers(
+    fields: Sequence[str], path: str, line: int, classes: int, faults: list[Fault]
+) -> tuple[int, list[float]] | None:
+    """Class and coordinates of a row; ``None`` and a fault where one is no number or the class does not exist."""
+    try:
+        values = [float(f) for f in fields]
+    except ValueError:
+        faults.append(Fault("not a number", path, line, shortened(fields)))
+        return None
+    if not all(map(math.isfinite, values)):
+        faults.append(Fault("not a number", path, line, shortened(fields)))
+        return None
+    label, *numbers = values
+    if label != int(label) or not 0 <= label < classes:
+        faults.append(Fault("bad class", path, line, f"class {fields[0]}, {classes} classes"))
+        return None
+    return int(label), numbers
 
 
 def judge_box(
@@ -183,6 +210,7 @@ def _collect(rows: Iterable[tuple[float, float, float, float, int]], faults: lis
     return Rows(table, np.array([r[4] for r in rows], dtype=np.int64), faults)
 
 
-def _short(fields: Sequence[str]) -> str:
+def shortened(fields: Sequence[str]) -> str:
+    """A row of text, cut to 80 characters."""
     text = " ".join(fields)
     return text if len(text) <= 80 else text[:77] + "..."

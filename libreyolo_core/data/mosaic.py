@@ -14,17 +14,9 @@ import numpy as np
 
 from libreyolo_core import augment
 from libreyolo_core.data.batch import Sample
-from libreyolo_core.data.transforms import (
-    Context,
-    affine_matrix,
-    areas,
-    blank,
-    compose,
-    paste,
-    visible,
-    warp_bounds,
-    warp_boxes,
-)
+from libreyolo_core.data.transforms import Context, areas, visible
+from libreyolo_core.data.warp import affine_matrix, canvas_like, compose, paste, pasted, warp_bounds, warp_boxes
+from libreyolo_core.errors import ConfigError
 
 
 def mosaic(spec: augment.Mosaic, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
@@ -33,29 +25,37 @@ def mosaic(spec: augment.Mosaic, sample: Sample, rng: np.random.Generator, conte
     centre_y, centre_x = (int(rng.uniform(*spec.centre) * side) for side in (height, width))
     partners = rng.integers(context.count, size=3).tolist()
     to_input = affine_matrix(spec, rng, context.size)
-    canvas = blank(context.size, context.input.pad)
+    canvas = canvas_like(sample.image, context.size, context.input)
+    layers = {name: canvas_like(pixels, context.size, context.input) for name, pixels in sample.layers.items()}
     all_boxes, all_labels = [], []
     for corner in range(4):  # top-left, top-right, bottom-left, bottom-right of the centre
         tile = sample
         shape = context.shape(partners[corner - 1]) if corner else sample.image.shape[:2]
-        placed = _place_tile(corner, shape, (centre_x, centre_y), to_input, context.size)
+        placed = _place_tile(corner, shape, (centre_x, centre_y), to_input, context.size, spec.enlarge)
         if placed is None:
             continue
         if corner:
             tile = context.load(partners[corner - 1])
             if tile.image.shape[:2] != shape:  # another photo stands in for one that became unreadable
-                placed = _place_tile(corner, tile.image.shape[:2], (centre_x, centre_y), to_input, context.size)
+                shape = tile.image.shape[:2]
+                placed = _place_tile(corner, shape, (centre_x, centre_y), to_input, context.size, spec.enlarge)
                 if placed is None:
                     continue
         _paste_part(canvas, tile.image, *placed)
+        for name, layer in layers.items():
+            _paste_part(layer, tile.layers[name], *placed)
         boxes, labels = _on_input(tile, *placed, spec.min_area, context.size)
+        if spec.min_side and len(boxes):
+            wide = (boxes[:, 2:] - boxes[:, :2]).min(axis=1) > spec.min_side
+            boxes, labels = boxes[wide], labels[wide]
         all_boxes.append(boxes)
         all_labels.append(labels)
     return replace(
         sample,
-        image=cv2.cvtColor(canvas, cv2.COLOR_RGBA2RGB),
+        image=pasted(canvas),
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *all_boxes]),
         labels=np.concatenate([np.zeros(0, np.int64), *all_labels]),
+        layers={name: pasted(layer) for name, layer in layers.items()},
         extra={**sample.extra, "mosaic": True},
     )
 
@@ -64,12 +64,19 @@ Part = tuple[float, float, float, float]
 
 
 def _place_tile(
-    corner: int, shape: tuple[int, int], centre: tuple[int, int], to_input: np.ndarray, size: tuple[int, int]
+    corner: int,
+    shape: tuple[int, int],
+    centre: tuple[int, int],
+    to_input: np.ndarray,
+    size: tuple[int, int],
+    enlarge: bool,
 ) -> tuple[Part, np.ndarray] | None:
     """The part of a photo (x1 y1 x2 y2 in its own pixels) that lies on the canvas of twice the size, and the map [2, 3]
     from its pixels to the input; ``None`` where nothing of it ends up inside."""
     (height, width), (rows, columns) = size, shape
     scale = min(height / rows, width / columns)
+    if not enlarge:
+        scale = min(1.0, scale)
     left = centre[0] - (columns * scale if corner in (0, 2) else 0)
     top = centre[1] - (rows * scale if corner in (0, 1) else 0)
     whole = compose(to_input, np.array([[scale, 0.0, left], [0.0, scale, top]]))
@@ -117,6 +124,12 @@ TRIES = 20
 
 def mixup(spec: augment.MixUp, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
     """Blend a mosaic that has boxes half and half with another photo that has some, scaled and perhaps mirrored."""
+    if sample.layers:
+        raise ConfigError(
+            f"augment.mixup blends photos, of which a {next(iter(sample.layers))} cannot be blended",
+            where="augment.mixup",
+            mend="Set mixup_prob=0, or take MixUp out of the sheet.",
+        )
     if not sample.extra.get("mosaic") or not len(sample.boxes):
         return sample
     partner = next((int(i) for i in rng.integers(context.count, size=TRIES) if context.boxes(int(i))), None)

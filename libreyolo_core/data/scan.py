@@ -1,7 +1,7 @@
 """The one scan of a data set: every image and label is checked once, what is wrong is dropped and reported.
 
-``scan_detect`` and ``scan_classify`` give a ``Scan``; ``check`` gives its findings as plain values. Results are cached
-in the cache directory until any file involved changes.
+``scan_detect`` (for points, too), ``scan_classify``, ``scan_semantic`` and ``scan_restore`` give a ``Scan``; ``check``
+gives its findings as plain values. Results are cached in the cache directory until any file involved changes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,21 @@ from libreyolo_core.data.files import fingerprint
 from libreyolo_core.data.labels import FAULTS, HARMLESS, Fault
 from libreyolo_core.data.scan_jobs import JOBS, Look
 from libreyolo_core.data.scan_result import SHOWN, ImageRecord, Scan
-from libreyolo_core.errors import DataError, LibreYOLOError
+from libreyolo_core.errors import DataError, LibreYOLOError, UnknownNameError, suggestion
+from libreyolo_core.registry import registry
 
 Progress = Callable[[int, int], None]
-__all__ = ["Fault", "ImageRecord", "Progress", "Scan", "check", "scan_classify", "scan_detect"]
+__all__ = [
+    "Fault",
+    "ImageRecord",
+    "Progress",
+    "Scan",
+    "check",
+    "scan_classify",
+    "scan_detect",
+    "scan_restore",
+    "scan_semantic",
+]
 
 
 def scan_detect(spec: DataSpec, split: str, *, strict: bool = False, progress: Progress | None = None) -> Scan:
@@ -43,12 +54,24 @@ def scan_classify(spec: DataSpec, split: str, *, strict: bool = False, progress:
     return _judged(_scan(spec, split, progress), strict)
 
 
+def scan_semantic(spec: DataSpec, split: str, *, strict: bool = False, progress: Progress | None = None) -> Scan:
+    """Check the images and masks of a split; ``ImageRecord.layers["mask"]`` is the mask's file, or the label file it is
+    drawn from, which ``masks.read_mask(path, size, scan.reading)`` reads. Arguments and errors as ``scan_detect``."""
+    return _judged(_scan(spec, split, progress), strict)
+
+
+def scan_restore(spec: DataSpec, split: str, *, strict: bool = False, progress: Progress | None = None) -> Scan:
+    """Check the pairs of degraded and clean images of a split; ``ImageRecord.layers["clean"]`` is the clean one.
+    Arguments and errors as ``scan_detect``."""
+    return _judged(_scan(spec, split, progress), strict)
+
+
 def check(data: str | os.PathLike[str], task: str = "detect", *, progress: Progress | None = None) -> dict[str, Any]:
     """Scan every split of a data set and say what is wrong, as plain values for JSON.
 
     Args:
         data: as for ``load_data``.
-        task: ``detect`` or ``classify``.
+        task: ``detect``, ``classify``, ``semantic``, ``restore`` or ``point``.
 
     Returns:
         ``usable`` (every split can be used), ``names``, ``report`` (text), and ``splits``: for each its ``counts``,
@@ -57,7 +80,12 @@ def check(data: str | os.PathLike[str], task: str = "detect", *, progress: Progr
 
     Raises:
         DataError: the data set itself cannot be found or its YAML is wrong.
+        UnknownNameError: no plugin knows the task.
     """
+    known = registry().help_of("tasks")
+    if task not in known:
+        mend = suggestion(task, known, what="tasks")
+        raise UnknownNameError(f"{task!r} is no task", where="argument task", mend=mend)
     spec = load_data(data, task)
     splits: dict[str, Any] = {}
     reports = []
@@ -113,10 +141,11 @@ def _judged(found: Scan, strict: bool) -> Scan:
 
 def _scan(spec: DataSpec, split: str, progress: Progress | None) -> Scan:
     job = JOBS[spec.split(split).kind](spec, split)
-    stamp = fingerprint(job.involved, job.found.names, job.found.category_ids, scan_cache.VERSION)
+    stamp = fingerprint(job.involved, job.found.names, job.found.category_ids, spec.reading, scan_cache.VERSION)
     place = scan_cache.place(spec, split)
     cached = scan_cache.load(place, stamp)
     if cached is not None:
+        cached.reading = spec.reading
         return cached
     records = _in_parallel(job.look, job.paths, progress)
     ids = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from libreyolo_core.data.catalogue import DataSpec
 
 log = logging.getLogger("libreyolo")
-VERSION = 1
+VERSION = 2
 """Raised when rules or layout change, so that older results are not used."""
 
 
@@ -39,13 +39,17 @@ def load(path: Path, stamp: str) -> Scan | None:
             facts = json.loads(bytes(kept["facts"]).decode())
             if facts["stamp"] != stamp:
                 return None
-            boxes, labels, crowd, areas = (kept[k] for k in ("boxes", "labels", "crowd", "areas"))
+            boxes, labels, crowd, areas, pixels = (kept[k] for k in ("boxes", "labels", "crowd", "areas", "pixels"))
             sizes, ends = kept["sizes"].tolist(), kept["ends"].tolist()
         rows = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
         images = [
             ImageRecord(p, tuple(s), boxes[r], labels[r], crowd[r] if crowd[r].any() else None, areas[r] if a else None)
             for p, s, r, a in zip(facts["paths"], sizes, rows, facts["has_areas"], strict=True)
         ]
+        for record, layers in zip(images, facts["layers"], strict=True):
+            record.layers = layers
+        for record, row in zip(images, pixels):  # no rows where there are no masks
+            record.pixels = row
         if facts["task"] == "classify":
             for i, record in enumerate(images):
                 record.boxes, record.labels = np.zeros((0, 4), np.float32), labels[i : i + 1]
@@ -84,6 +88,7 @@ def save(path: Path, stamp: str, found: Scan) -> None:
         "looked_for": found.looked_for,
         "label_paths": found.label_paths,
         "paths": [r.path for r in images],
+        "layers": [r.layers for r in images],
         "has_areas": [r.areas is not None for r in images],
         "faults": [(f.kind, f.path, f.line, f.detail) for f in found.faults],
     }
@@ -94,6 +99,7 @@ def save(path: Path, stamp: str, found: Scan) -> None:
         "labels": _joined(labels, (0,), np.int64),
         "boxes": _joined([r.boxes for r in images], (0, 4), np.float32),
         "crowd": _joined([_or(r.crowd, r.labels, bool) for r in images], (0,), bool),
+        "pixels": np.array([r.pixels for r in images if r.pixels is not None], dtype=np.int64),
         "areas": _joined([_or(r.areas, r.labels, np.float32) for r in images], (0,), np.float32),
     }
     try:

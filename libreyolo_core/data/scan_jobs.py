@@ -18,6 +18,8 @@ from libreyolo_core.data.class_folders import class_folders, class_of
 from libreyolo_core.data.decode import check_image
 from libreyolo_core.data.files import list_images
 from libreyolo_core.data.labels import Fault, label_path, read_labels
+from libreyolo_core.data.masks import MaskReading, judge_mask, mask_path
+from libreyolo_core.data.pairs import PairNames, clean_path
 from libreyolo_core.data.scan_result import ImageRecord, Scan
 from libreyolo_core.errors import ImageError
 
@@ -54,6 +56,7 @@ def _empty(spec: DataSpec, split: str) -> Scan:
         task=spec.task,
         where=source.where or f"data {spec.source}",
         looked_for=[str(p) for p in source.paths[:3]],
+        reading=spec.reading,
     )
 
 
@@ -70,16 +73,7 @@ def _size_of(path: str) -> tuple[tuple[int, int] | None, list[Fault]]:
 
 def text_job(spec: DataSpec, split: str) -> Job:
     found = _empty(spec, split)
-    paths: list[str] = []
-    owner: dict[str, str] = {}
-    for path in list_images(spec.split(split), spec.path):
-        label = label_path(path)
-        if owner.setdefault(label, path) == path:
-            paths.append(path)
-        else:
-            found.faults.append(Fault("shared label", path, None, f"{label} belongs to {owner[label]}"))
-    found.looked_for = (paths or found.looked_for)[:3]
-    found.label_paths = list(owner)[:3]
+    paths, owner = _annotated(spec, split, label_path, found)
     classes = len(spec.names)
 
     def look(path: str) -> tuple[ImageRecord | None, list[Fault]]:
@@ -93,6 +87,23 @@ def text_job(spec: DataSpec, split: str) -> Job:
         return _record(path, size, rows.boxes, rows.labels), rows.faults
 
     return Job(found, paths, look, [*paths, *owner])
+
+
+def _annotated(
+    spec: DataSpec, split: str, place: Callable[[str], str], found: Scan
+) -> tuple[list[str], dict[str, str]]:
+    """The images of a split, and the owner of each annotation; an annotation that two images share has the first."""
+    paths: list[str] = []
+    owner: dict[str, str] = {}
+    for path in list_images(spec.split(split), spec.path):
+        annotation = place(path)
+        if owner.setdefault(annotation, path) == path:
+            paths.append(path)
+        else:
+            found.faults.append(Fault("shared label", path, None, f"{annotation} belongs to {owner[annotation]}"))
+    found.looked_for = (paths or found.looked_for)[:3]
+    found.label_paths = list(owner)[:3]
+    return paths, owner
 
 
 def _record(path: str, size: tuple[int, int], normalised: np.ndarray, labels: np.ndarray) -> ImageRecord:
@@ -125,6 +136,67 @@ def class_job(spec: DataSpec, split: str) -> Job:
         return ImageRecord(path, size, np.zeros((0, 4), np.float32), np.array([labels[path]])), []
 
     return Job(found, paths, look, paths)
+
+
+def mask_job(spec: DataSpec, split: str) -> Job:
+    found, reading = _empty(spec, split), spec.reading
+    assert isinstance(reading, MaskReading)
+
+    def place(path: str) -> str:
+        return label_path(path) if reading.polygons else mask_path(path, spec.path, reading.folder)
+
+    paths, owner = _annotated(spec, split, place, found)
+
+    def look(path: str) -> tuple[ImageRecord | None, list[Fault]]:
+        size, faults = _size_of(path)
+        if size is None:
+            return None, faults
+        place_of = place(path)
+        if not reading.polygons and not os.path.exists(place_of):
+            return None, [Fault("mask missing", place_of)]
+        try:
+            mask, pixels, faults = judge_mask(place_of, size, reading)
+        except (ImageError, OSError) as error:
+            return None, [Fault("mask unreadable", place_of, None, getattr(error, "problem", str(error)))]
+        if mask.shape != size:
+            return None, [Fault("size mismatch", place_of, None, _sides("mask", mask.shape, size))]
+        if not pixels.any():
+            return None, [*faults, Fault("mask ignored", place_of)]
+        record = ImageRecord(path, size, np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+        record.layers, record.pixels = {"mask": place_of}, pixels
+        return record, faults
+
+    return Job(found, paths, look, [*paths, *owner])
+
+
+def pair_job(spec: DataSpec, split: str) -> Job:
+    found, names = _empty(spec, split), spec.reading
+    assert isinstance(names, PairNames)
+    clean = {path: c for path in list_images(spec.split(split), spec.path) if (c := clean_path(path, names))}
+    paths = list(clean)
+    found.looked_for = (paths or [os.path.join(p, names.inputs, "*") for p in found.looked_for])[:3]
+    found.label_paths = list(clean.values())[:3]
+
+    def look(path: str) -> tuple[ImageRecord | None, list[Fault]]:
+        size, faults = _size_of(path)
+        if size is None:
+            return None, faults
+        if not os.path.exists(clean[path]):
+            return None, [Fault("clean image missing", clean[path])]
+        clean_size, faults = _size_of(clean[path])
+        if clean_size is None:
+            return None, [Fault("clean image unreadable", f.path, None, f.detail) for f in faults]
+        if clean_size != size:
+            return None, [Fault("size mismatch", clean[path], None, _sides("clean", clean_size, size))]
+        record = ImageRecord(path, size, np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+        record.layers = {"clean": clean[path]}
+        return record, []
+
+    return Job(found, paths, look, [*paths, *clean.values()])
+
+
+def _sides(what: str, size: tuple[int, ...], photo: tuple[int, int]) -> str:
+    return f"{what} {size[1]} x {size[0]}, image {photo[1]} x {photo[0]} as shown"
 
 
 def coco_job(spec: DataSpec, split: str) -> Job:
@@ -166,4 +238,4 @@ def _coco_record(path: str, size: tuple[int, int], rows: Iterable[tuple]) -> Ima
     return ImageRecord(path, size, boxes, labels, crowd if crowd.any() else None, areas)
 
 
-JOBS = {"images": text_job, "classes": class_job, "coco": coco_job}
+JOBS = {"images": text_job, "classes": class_job, "coco": coco_job, "masks": mask_job, "pairs": pair_job}

@@ -10,7 +10,8 @@
 
 It is called with probability ``spec.p`` (drawn from the same generator) and returns a new sample; arrays it was given
 may be cached, so they are never written to. Boxes are cut at the edge of the image, and ``visible`` decides which stay.
-After the last function the sample is fitted to the input.
+What moves pixels moves ``sample.layers`` with them (``moved``); what changes their colour leaves layers alone. After
+the last function the sample is fitted to the input.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import numpy as np
 
 from libreyolo_core import augment
 from libreyolo_core.data.batch import Sample
-from libreyolo_core.data.fit import boxes_to_input, fit_image, resize, resized_size
+from libreyolo_core.data.fit import boxes_to_input, fit_image, place, resize, resized_size
 from libreyolo_core.data.randomness import keyed
+from libreyolo_core.data.warp import affine_matrix, canvas_like, compose, paste, pasted, warp_boxes
 from libreyolo_core.errors import ConfigError, suggestion
 from libreyolo_core.family import Input, resolve
 
@@ -76,13 +78,27 @@ def _function(spec: augment.Augment) -> Callable[..., Sample]:
 def fit_sample(sample: Sample, context: Context) -> Sample:
     """An augmented sample fitted to the input, without the boxes that augmentation left too small."""
     if sample.image.shape[:2] != tuple(context.size):
+        photo = sample.image.shape[:2]
         image, placement = fit_image(sample.image, context.input, context.size)
-        sample = replace(sample, image=image, boxes=boxes_to_input(sample.boxes, placement))
+        layers = sample.layers
+        if layers:
+            target = resized_size(context.input, photo, context.size)
+            layers = {
+                name: place(resize(pixels, target, context.input.resample), context.input, photo, context.size)[0]
+                for name, pixels in layers.items()
+            }
+        sample = replace(sample, image=image, boxes=boxes_to_input(sample.boxes, placement), layers=layers)
     if not len(sample.boxes):
         return sample
     sides = sample.boxes[:, 2:] - sample.boxes[:, :2]
     keep = sides.min(axis=1) > MIN_SIDE_PX
     return replace(sample, boxes=sample.boxes[keep], labels=sample.labels[keep])
+
+
+def moved(sample: Sample, move: Callable[[np.ndarray], np.ndarray], **changes: Any) -> Sample:
+    """The sample with its photo and its layers moved by one function of pixels, [h, w, 3] and [h, w] alike."""
+    layers = {name: move(pixels) for name, pixels in sample.layers.items()} if sample.layers else sample.layers
+    return replace(sample, image=move(sample.image), layers=layers, **changes)
 
 
 def visible(
@@ -105,87 +121,6 @@ def areas(boxes: np.ndarray) -> np.ndarray:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
-def affine_matrix(spec: augment.Mosaic | augment.Affine, rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """A random rotation, scale, shear about the origin and a translation as the share of ``size``: float64 [2, 3]."""
-    angle = math.radians(rng.uniform(-spec.rotate, spec.rotate))
-    scale = rng.uniform(*spec.scale)
-    shear_x, shear_y = np.tan(np.radians(rng.uniform(-spec.shear, spec.shear, size=2)))
-    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
-    rows = np.array([[cos, sin, 0.0], [-sin, cos, 0.0]])
-    sheared = np.array([rows[0] + shear_y * rows[1], rows[1] + shear_x * rows[0]])
-    sheared[:, 2] = rng.uniform(-spec.translate, spec.translate, size=2) * (size[1], size[0])
-    return sheared
-
-
-def compose(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    """The affine map [2, 3] that applies ``inner`` first."""
-    out = outer[:, :2] @ inner
-    out[:, 2] += outer[:, 2]
-    return out
-
-
-def warp_boxes(boxes: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Bounds float32 [n, 4] of the corners of boxes under an affine map [2, 3]."""
-    out = np.empty((len(boxes), 4), dtype=np.float32)
-    for axis, (a, b, c) in enumerate(matrix.tolist()):
-        # the smallest and largest of four corners follow from the signs of the factors
-        x = boxes[:, 0::2] if a >= 0 else boxes[:, 2::-2]
-        y = boxes[:, 1::2] if b >= 0 else boxes[:, 3::-2]
-        out[:, axis::2] = a * x + b * y + c
-    return out
-
-
-def warp_bounds(matrix: np.ndarray, x1: float, y1: float, x2: float, y2: float) -> tuple[float, float, float, float]:
-    """As ``warp_boxes``, for one rectangle."""
-    (a, b, c), (d, e, f) = matrix.tolist()
-    return (
-        c + min(a * x1, a * x2) + min(b * y1, b * y2),
-        f + min(d * x1, d * x2) + min(e * y1, e * y2),
-        c + max(a * x1, a * x2) + max(b * y1, b * y2),
-        f + max(d * x1, d * x2) + max(e * y1, e * y2),
-    )
-
-
-def blank(size: tuple[int, int], value: int) -> np.ndarray:
-    """A canvas for ``paste``, uint8 [h, w, 4] of one value. Four channels, because OpenCV warps those twice as fast as
-    three."""
-    return np.full((*size, 4), value, dtype=np.uint8)
-
-
-def paste(canvas: np.ndarray, image: np.ndarray, matrix: np.ndarray) -> None:
-    """Warp an RGB image into a canvas in place, touching only the part it covers; ``canvas[:, :, 3]`` means nothing.
-
-    ``matrix`` [2, 3] maps edge coordinates of the image (its first pixel covers 0 to 1) to those of the canvas, as it
-    maps boxes. A border of one repeated pixel lets the image reach its own edge, where interpolation would fade it.
-    """
-    left, top, right, bottom = warp_bounds(matrix, 0, 0, image.shape[1], image.shape[0])
-    x0, y0 = max(0, math.floor(left)), max(0, math.floor(top))
-    x1, y1 = min(canvas.shape[1], math.ceil(right)), min(canvas.shape[0], math.ceil(bottom))
-    if x0 >= x1 or y0 >= y1:
-        return
-    padded = _with_border(image)
-    # between pixel centres: the padded image's first is half a pixel before the image, the region's half one inside it
-    (a, b, c), (d, e, f) = matrix.tolist()
-    centres = np.array([[a, b, c - 0.5 * (a + b) - x0 - 0.5], [d, e, f - 0.5 * (d + e) - y0 - 0.5]])
-    cv2.warpAffine(
-        padded,
-        centres,
-        (x1 - x0, y1 - y0),
-        dst=canvas[y0:y1, x0:x1],
-        flags=cv2.INTER_LINEAR,
-        borderMode=cv2.BORDER_TRANSPARENT,
-    )
-
-
-def _with_border(image: np.ndarray) -> np.ndarray:
-    """uint8 RGB [h, w, 3] as [h + 2, w + 2, 4], its edge repeated once, in one pass over the pixels."""
-    out = np.empty((image.shape[0] + 2, image.shape[1] + 2, 4), dtype=np.uint8)
-    cv2.cvtColor(image, cv2.COLOR_RGB2RGBA, dst=out[1:-1, 1:-1])
-    out[1:-1, 0], out[1:-1, -1] = out[1:-1, 1], out[1:-1, -2]
-    out[0], out[-1] = out[1], out[-2]
-    return out
-
-
 def affine(spec: augment.Affine, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
     """Fit, rotate, scale, shear and shift in one interpolation, about the photo's centre."""
     size = context.size
@@ -199,10 +134,14 @@ def affine(spec: augment.Affine, sample: Sample, rng: np.random.Generator, conte
     matrix = affine_matrix(spec, rng, size)
     matrix[:, 2] += centre - matrix[:, :2] @ centre
     whole = compose(matrix, to_input)
-    canvas = blank(size, context.input.pad)
-    paste(canvas, sample.image, whole)
+
+    def warp(pixels: np.ndarray) -> np.ndarray:
+        canvas = canvas_like(pixels, size, context.input)
+        paste(canvas, pixels, whole)
+        return pasted(canvas)
+
     boxes, labels = visible(warp_boxes(sample.boxes, whole), sample.labels, size, spec.min_area)
-    return replace(sample, image=cv2.cvtColor(canvas, cv2.COLOR_RGBA2RGB), boxes=boxes, labels=labels)
+    return moved(sample, warp, boxes=boxes, labels=labels)
 
 
 _HUE_ROOM = 75
@@ -237,14 +176,14 @@ def flip(spec: augment.Flip, sample: Sample, rng: np.random.Generator, context: 
     """Mirror left and right."""
     boxes = sample.boxes.copy()
     boxes[:, 0::2] = sample.image.shape[1] - sample.boxes[:, 2::-2]
-    return replace(sample, image=cv2.flip(sample.image, 1), boxes=boxes)
+    return moved(sample, lambda pixels: cv2.flip(pixels, 1), boxes=boxes)
 
 
 def flip_vertical(spec: augment.FlipVertical, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
     """Mirror top and bottom."""
     boxes = sample.boxes.copy()
     boxes[:, 1::2] = sample.image.shape[0] - sample.boxes[:, 3::-2]
-    return replace(sample, image=cv2.flip(sample.image, 0), boxes=boxes)
+    return moved(sample, lambda pixels: cv2.flip(pixels, 0), boxes=boxes)
 
 
 _TURNS: dict[int, Any] = {1: cv2.ROTATE_90_COUNTERCLOCKWISE, 2: cv2.ROTATE_180, 3: cv2.ROTATE_90_CLOCKWISE}
@@ -262,8 +201,8 @@ def rotate90(spec: augment.Rotate90, sample: Sample, rng: np.random.Generator, c
         2: (width - x2, height - y2, width - x1, height - y1),
         3: (height - y2, x1, height - y1, x2),
     }[quarters]
-    image = cv2.rotate(sample.image, _TURNS[quarters])
-    return replace(sample, image=image, boxes=np.stack(turned, axis=1).astype(np.float32).reshape(-1, 4))
+    boxes = np.stack(turned, axis=1).astype(np.float32).reshape(-1, 4)
+    return moved(sample, lambda pixels: cv2.rotate(pixels, _TURNS[quarters]), boxes=boxes)
 
 
 def random_resized_crop(
@@ -271,15 +210,15 @@ def random_resized_crop(
 ) -> Sample:
     """A random part of the photo, resized to the input (Szegedy et al., 2015, section 6)."""
     top, left, height, width = _random_part(spec, rng, sample.image.shape[:2])
-    image = resize(
-        np.ascontiguousarray(sample.image[top : top + height, left : left + width]),
-        context.size,
-        context.input.resample,
-    )
+
+    def cut(pixels: np.ndarray) -> np.ndarray:
+        part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
+        return resize(part, context.size, context.input.resample)
+
     scale_y, scale_x = context.size[0] / height, context.size[1] / width
-    moved = (sample.boxes - [left, top, left, top]) * [scale_x, scale_y, scale_x, scale_y]
-    boxes, labels = visible(moved.astype(np.float32), sample.labels, context.size, 0.0)
-    return replace(sample, image=image, boxes=boxes, labels=labels)
+    there = (sample.boxes - [left, top, left, top]) * [scale_x, scale_y, scale_x, scale_y]
+    boxes, labels = visible(there.astype(np.float32), sample.labels, context.size, 0.0)
+    return moved(sample, cut, boxes=boxes, labels=labels)
 
 
 def _random_part(
@@ -305,22 +244,23 @@ _POLICIES = {"randaugment": "RandAugment", "autoaugment": "AutoAugment", "augmix
 
 def auto_augment(spec: augment.AutoAugment, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
     """One of torchvision's policies, with torch's generator seeded for this call alone."""
-    import torch
-    from PIL import Image
-    from torchvision.transforms import v2
-
     if not spec.policy:
         return sample
     if spec.policy not in _POLICIES:
         raise ConfigError(
             f"{spec.policy!r} is no policy", where="augment.auto.policy", mend=suggestion(spec.policy, _POLICIES)
         )
-    if len(sample.boxes):
+    if len(sample.boxes) or sample.layers:
+        what = "boxes" if len(sample.boxes) else next(iter(sample.layers))
         raise ConfigError(
-            "augment.auto moves pixels without moving boxes",
+            f"augment.auto moves pixels without moving {what}",
             where="augment.auto.policy",
-            mend="Use it to classify; for boxes use affine, hsv and flip.",
+            mend="Use it to classify; otherwise use affine, hsv and flip.",
         )
+    import torch
+    from PIL import Image
+    from torchvision.transforms import v2
+
     policy = getattr(v2, _POLICIES[spec.policy])()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(1 << 62)))

@@ -7,7 +7,7 @@ import math
 import torch
 
 from libreyolo_core.errors import TrainingError
-from libreyolo_core.losses import LossTerms
+from libreyolo_core.losses import LossTerms, Ranks
 
 
 class LossLog:
@@ -63,11 +63,17 @@ class LossLog:
                 self.sums[name] = self.sums.get(name, 0.0) + value * weight
             self.count += weight
 
-    def means(self) -> dict[str, float]:
-        """Mean of every term over the images of the epoch so far, ``train/loss`` first."""
+    def means(self, ranks: Ranks | None = None) -> dict[str, float]:
+        """Mean of every term over the images of the epoch so far, ``train/loss`` first.
+
+        Args:
+            ranks: take the mean over all of them (a collective); without, this rank's own.
+        """
         self.read()
+        shares = (ranks or Ranks()).gather((self.sums, self.count))
+        count = sum(c for _, c in shares)
         names = ["loss", *(n for n in self.sums if n != "loss")]
-        return {f"train/{n}": self.sums[n] / self.count for n in names if n in self.sums}
+        return {f"train/{n}": sum(s[n] for s, _ in shares) / count for n in names if n in self.sums}
 
     def reset(self) -> None:
         """Start a new epoch."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from libreyolo_core.config import Resolved, TrainArgs
+from libreyolo_core.engine.distributed import check_batch
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.family import SCRATCH, TAIL, Change, Task, with_path
 
@@ -52,6 +53,7 @@ class Plan:
         imgsz: side of the input in pixels.
         warmup: epochs of warm-up, ``tail``: last epochs without strong augmentation (both after shortening).
         notes: what was changed against the request, one line each.
+        world: ranks that share every batch; a last batch with fewer images than ranks is left out.
     """
 
     args: TrainArgs
@@ -65,12 +67,13 @@ class Plan:
     tail: int
     phases: tuple[Phase, ...]
     notes: tuple[str, ...] = ()
+    world: int = 1
 
     @property
     def batches(self) -> int:
         """Forward passes per epoch."""
         full, rest = divmod(self.samples, self.batch)
-        return full if self.sheet.recipe.drop_last and full else full + bool(rest)
+        return full if self.sheet.recipe.drop_last and full else full + (rest >= self.world)
 
     @property
     def updates_per_epoch(self) -> int:
@@ -111,13 +114,15 @@ class Plan:
 
     def size(self, epoch: int, index: int) -> tuple[int, int]:
         """Input (height, width) of a batch; with multi-scale a pure function of (seed, epoch, index)."""
-        share = self.phase(epoch).sheet.recipe.multi_scale
+        recipe = self.phase(epoch).sheet.recipe
+        share = recipe.multi_scale
         if not share:
             return self.imgsz, self.imgsz
         multiple = self.sheet.input.multiple
         low, high = (round(self.imgsz * f / multiple) for f in (1 - share, 1 + share))
         rng = np.random.Generator(np.random.Philox(key=[self.args.seed, (epoch << 32) + index]))
-        side = int(rng.integers(max(1, low), high + 1)) * multiple
+        drawn = int(rng.integers(max(1, low), high + recipe.multi_scale_base))
+        side = drawn * multiple if drawn <= high else self.imgsz  # numbers beyond the range stand for imgsz
         return side, side
 
 
@@ -129,16 +134,17 @@ def scratch(sheet: Task) -> Task:
     return sheet
 
 
-def make_plan(resolved: Resolved, *, samples: int, default_imgsz: int, device_type: str) -> Plan:
+def make_plan(resolved: Resolved, *, samples: int, default_imgsz: int, device_type: str, world: int = 1) -> Plan:
     """Cut a run into steps and phases.
 
     Args:
         samples: number of training images.
         default_imgsz: the size's own input side, used when neither user nor recipe gives one.
         device_type: ``cpu``, ``cuda`` or ``mps``.
+        world: ranks that share every batch.
 
     Raises:
-        ConfigError: an input side that the family cannot take.
+        ConfigError: an input side that the family cannot take, or a batch that the ranks cannot share.
     """
     args, sheet, recipe, notes = resolved.args, resolved.sheet, resolved.sheet.recipe, []
     imgsz = check_imgsz(sheet, args.imgsz or default_imgsz, default_imgsz)
@@ -152,8 +158,13 @@ def make_plan(resolved: Resolved, *, samples: int, default_imgsz: int, device_ty
                 where="train argument batch",
                 mend="Give a number, e.g. batch=16.",
             )
-        batch = CPU_BATCH
-        notes.append(f"batch=-1 on a CPU means batch={CPU_BATCH}: there is no device memory to fill")
+        batch = math.ceil(CPU_BATCH / world) * world
+        notes.append(f"batch=-1 on a CPU means batch={batch}: there is no device memory to fill")
+    check_batch(batch, world)
+    if samples < world:
+        raise ConfigError(
+            f"{samples} training images are too few for {world} ranks", where="data", mend="Start fewer processes."
+        )
     if batch > samples:
         notes.append(f"batch={batch} is more than the {samples} training images: every step sees all of them")
     warmup, tail = _shorten(resolved, notes)
@@ -163,12 +174,13 @@ def make_plan(resolved: Resolved, *, samples: int, default_imgsz: int, device_ty
         sheet=sheet,
         epochs=recipe.epochs,
         samples=samples,
-        batch=min(batch, samples),
+        batch=min(batch, samples // world * world),
         accumulate=accumulate,
         imgsz=imgsz,
         warmup=warmup,
         tail=tail,
         phases=_phases(sheet, recipe.epochs, tail),
+        world=world,
     )
     if accumulate > plan.batches:
         notes.append(f"nbs={recipe.nbs} is more than an epoch: the optimizer steps once per epoch")

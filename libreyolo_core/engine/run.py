@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from libreyolo_core.checkpoint import File, fit_classes, read
+from libreyolo_core.checkpoint import File, fit_classes, marks, read
 from libreyolo_core.config import Resolved, read_yaml_arguments, resolve_training
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.loader import Loader, eval_loader, train_loader
+from libreyolo_core.draw import key
+from libreyolo_core.engine import distributed, elastic
 from libreyolo_core.engine.callbacks import Callback
-from libreyolo_core.engine.device import one_device
+from libreyolo_core.engine.device import parse_device
+from libreyolo_core.engine.launch import refuse_unguarded, spawn_train
 from libreyolo_core.engine.optimizer import freeze
 from libreyolo_core.engine.plan import Plan, make_plan, scratch
 from libreyolo_core.engine.progress import Progress
-from libreyolo_core.engine.rundir import environment, log_to, new_directory, write_yaml
+from libreyolo_core.engine.rundir import environment, log_to, new_directory, quiet_unless_first, write_yaml
 from libreyolo_core.engine.snapshot import Snapshots, restore
+from libreyolo_core.engine.sync_bn import synchronise_norms, warn_of_small_shards
 from libreyolo_core.engine.trainer import Trainer, TrainResult
 from libreyolo_core.errors import CheckpointError, ConfigError, NotAvailableYet, UsageError
 from libreyolo_core.family import resolve
+from libreyolo_core.losses import Ranks
 from libreyolo_core.network import Network
 from libreyolo_core.registry import registry
 from libreyolo_core.tasks.base import Metrics
@@ -97,19 +102,47 @@ def _is_off(value: Any) -> bool:
 
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
+    if distributed.launched():
+        wanted = request(model, elastic.resumed(given))
+        world = distributed.World.join(wanted.resolved.args.device)
+        try:
+            with quiet_unless_first(world.rank):
+                return _train_here(model, wanted, world.device, world)
+        finally:
+            world.leave()
+    refuse_unguarded()
     wanted = request(model, given)
+    devices = parse_device(wanted.resolved.args.device)
+    if len(devices) > 1:
+        distributed.check_batch(wanted.resolved.sheet.recipe.batch, len(devices))
+        return spawn_train(model, given, devices)
+    return _train_here(model, wanted, devices[0], Ranks())
+
+
+def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: Ranks) -> TrainResult:
+    """The run itself, as each of its processes goes through it."""
     args = wanted.resolved.args
-    device = one_device(args.device, verb="train")
     spec = load_data(args.data, model.task_name)
     train_scan = model.task.scan(spec, "train", strict=args.strict)
     val_scan = model.task.scan(spec, "val", strict=args.strict) if "val" in spec.splits else None
     plan = make_plan(
-        wanted.resolved, samples=len(train_scan.images), default_imgsz=model.base_imgsz, device_type=device.type
+        wanted.resolved,
+        samples=len(train_scan.images),
+        default_imgsz=model.base_imgsz,
+        device_type=device.type,
+        world=ranks.size,
     )
-    callbacks = _loggers(args.loggers) + list(args.callbacks)
+    callbacks = [*_loggers(args.loggers), *args.callbacks, Progress()] if ranks.rank == 0 else []
     torch.manual_seed(args.seed)
     network = _network_for(model, plan, spec.names, wanted)
-    workers = default_workers(device.type) if args.workers is None else args.workers
+    if ranks.size > 1:
+        if plan.sheet.ranks.sync_bn:
+            synchronise_norms(network, device)
+        else:
+            warn_of_small_shards(network, plan.batch, ranks.size)
+        # torch's own generator serves whatever does not draw from the samples' keys, third-party dropout above all
+        torch.manual_seed(key(args.seed, ranks.rank))
+    workers = default_workers(device.type, ranks.local_size) if args.workers is None else args.workers
     with ExitStack() as stack:
         stack.enter_context(_numerics(args.deterministic, args.tf32))
         dataset = model.task.dataset(train_scan, plan.sheet, seed=args.seed, cache=args.cache)
@@ -123,11 +156,15 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
                 drop_last=plan.sheet.recipe.drop_last,
                 pin=device.type == "cuda",
                 canvas=plan.canvas,
+                rank=ranks.rank,
+                world=ranks.size,
             )
         )
-        check = _validation(stack, model, plan, spec.names, val_scan, device, workers)
-        directory = _directory(wanted, args)
-        stack.enter_context(log_to(directory / "train.log"))
+        check = _validation(stack, model, plan, spec.names, val_scan, device, workers, ranks)
+        directory = ranks.on_first(lambda: _directory(wanted, args))
+        if ranks.rank == 0:
+            stack.enter_context(log_to(directory / "train.log"))
+            elastic.remember(args.project, directory)
         identity = {
             "family": model.key,
             "size": model.size,
@@ -135,31 +172,38 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
             "nc": len(spec.names),
             "names": spec.names,
             "imgsz": plan.imgsz,
+            **marks(plan.sheet.input),
         }
         arguments = {"args": wanted.resolved.table(), "from_scratch": wanted.from_scratch}
         folder = directory / "weights"
         folder.mkdir(exist_ok=True)
+        draws = args.plots and ranks.rank == 0
         trainer = Trainer(
             plan,
             network,
             model.task,
             device=device,
-            batches=_with_picture(loader, directory, model, plan, spec.names),
+            batches=_batches(loader, directory if draws else None, model, plan, spec.names),
             validate=check,
             snapshots=Snapshots(folder, identity, arguments, model.family.checkpoint.training_only),
             directory=directory,
-            callbacks=[*callbacks, Progress()],
+            callbacks=callbacks,
+            ranks=ranks,
         )
         if wanted.checkpoint is not None:
             restore(trainer, wanted.checkpoint)
-        _describe(directory, wanted, plan, trainer, [train_scan, val_scan])
-        if args.plots:
-            model.task.plot_labels(train_scan, spec.names, directory / "labels.png")
+
+        def opening() -> None:
+            _describe(directory, wanted, plan, trainer, [train_scan, val_scan])
+            if draws:
+                model.task.plot_labels(train_scan, spec.names, directory / "labels.png")
+
+        ranks.on_first(opening)
         result = trainer.fit()
         if check is None:
             result.best = trainer.snapshots.last
         model.adopt(read(result.best), device)
-        if args.plots:
+        if draws:
             _final_pictures(model, val_scan, plan, result, directory, workers)
         log.info("done: %s, best %s, weights %s", directory, _best_line(trainer), result.best)
     return result
@@ -179,8 +223,9 @@ def _network_for(model: LibreYOLO, plan: Plan, names: dict[int, str], wanted: Re
     return network
 
 
-def _validation(stack, model, plan, names, scan, device, workers):
-    """``validate(network) -> Metrics`` on the validation split, ``None`` without one."""
+def _validation(stack, model, plan, names, scan, device, workers, ranks):
+    """``validate(network) -> Metrics`` on the validation split, ``None`` without one. Every rank takes its share of the
+    photos and gets the metrics of all of them."""
     if scan is None:
         log.warning("the data set has no val split: nothing is measured, and the last weights count as the best")
         return None
@@ -191,19 +236,21 @@ def _validation(stack, model, plan, names, scan, device, workers):
         size=(plan.imgsz, plan.imgsz),
         workers=min(workers, 2),
         pin=device.type == "cuda",
+        rank=ranks.rank,
+        world=ranks.size,
     )
     stack.enter_context(loader)
 
     def check(network: Network) -> Metrics:
         network.eval()
         evaluator = model.task.evaluator(scan, plan.sheet, names)
-        return validate(model.inference(network, plan.sheet.input, device), loader, evaluator)
+        return validate(model.inference(network, plan.sheet.input, device), loader, evaluator, ranks=ranks)
 
     return check
 
 
-def _with_picture(loader: Loader, directory: Path, model: LibreYOLO, plan: Plan, names: dict[int, str]):
-    """``batches(run, epoch, start)``; the first batches of a run are also drawn."""
+def _batches(loader: Loader, directory: Path | None, model: LibreYOLO, plan: Plan, names: dict[int, str]):
+    """``batches(run, epoch, start)``; the first batches of a run are also drawn into ``directory``."""
 
     def batches(run: Trainer, epoch: int, start: int) -> Iterator[Batch]:
         augment = plan.phase(epoch).sheet.augment
@@ -215,7 +262,7 @@ def _with_picture(loader: Loader, directory: Path, model: LibreYOLO, plan: Plan,
             start_batch=start,
         )
         for index, batch in enumerate(source, start):
-            if plan.args.plots and epoch == 0 and index < 3:
+            if directory is not None and epoch == 0 and index < 3:
                 model.task.plot_batch(batch, names, directory / f"train_batch{index}.jpg", plan.sheet)
             yield batch
 

@@ -84,6 +84,18 @@ def environment() -> dict[str, Any]:
 
 
 @contextmanager
+def quiet_unless_first(rank: int) -> Iterator[None]:
+    """Ranks other than 0 say only what is wrong: everything else would be said once per rank."""
+    before = log.level
+    if rank:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextmanager
 def log_to(path: Path) -> Iterator[None]:
     """Append everything logged meanwhile to ``path``."""
     handler = logging.FileHandler(path, encoding="utf-8")

@@ -20,6 +20,7 @@ class LearningRate:
         warm = round(plan.warmup * plan.updates_per_epoch)
         self.warm = min(max(warm, schedule.warmup_steps), self.total)
         hold = plan.tail if schedule.hold == "tail" else int(schedule.hold)
+        self.tail = plan.tail * plan.updates_per_epoch
         self.hold = min(hold * plan.updates_per_epoch, self.total - self.warm)
 
     def factor(self, update: int) -> float:
@@ -28,7 +29,7 @@ class LearningRate:
         if done <= self.warm:
             return s.start + (1 - s.start) * (done / self.warm) ** s.power
         span = self.total - self.warm - self.hold
-        flat = s.flat * span
+        flat = max(0.0, span - self.tail + self.hold) if s.flat == "tail" else float(s.flat) * span
         t = min(1.0, max(0.0, (done - self.warm - flat) / max(span - flat, 1)))
         if s.anneal == "constant":
             return 1.0

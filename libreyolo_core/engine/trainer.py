@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.engine.callbacks import Callback
+from libreyolo_core.engine.distributed import timeout_s
 from libreyolo_core.engine.ema import Average
-from libreyolo_core.engine.interrupts import Interrupts
+from libreyolo_core.engine.interrupts import TERMINATED, Interrupts
 from libreyolo_core.engine.losslog import LossLog
 from libreyolo_core.engine.optimizer import build_optimizer, frozen_norms
 from libreyolo_core.engine.plan import Phase, PhaseChanged, Plan
@@ -22,6 +26,8 @@ from libreyolo_core.engine.precision import Scaler, choose_mode
 from libreyolo_core.engine.schedule import LearningRate
 from libreyolo_core.engine.snapshot import Snapshots
 from libreyolo_core.engine.step import TrainStep
+from libreyolo_core.engine.watchdog import Watchdog
+from libreyolo_core.losses import LossTerms, Ranks
 from libreyolo_core.network import Network
 from libreyolo_core.tasks.base import BaseTask, Metrics
 
@@ -61,7 +67,7 @@ class TrainResult:
 
 
 class Trainer:
-    """One run on one process.
+    """One run, as one process sees it; with several ranks each of them has one.
 
     Args:
         plan: what is to be done.
@@ -71,6 +77,7 @@ class Trainer:
         validate: ``validate(network) -> Metrics`` or ``None`` when there is nothing to validate on.
         snapshots: writes and reads checkpoints.
         directory: the run directory.
+        ranks: the processes of the run; rank 0 alone writes files and runs callbacks.
     """
 
     def __init__(
@@ -85,13 +92,16 @@ class Trainer:
         snapshots: Snapshots,
         directory: Path,
         callbacks: list[Callback],
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.plan, self.task, self.device, self.directory = plan, task, device, directory
         self.batches, self.validate, self.snapshots, self.callbacks = batches, validate, snapshots, callbacks
         args, recipe = plan.args, plan.sheet.recipe
         self.network = network.to(device)
-        self.step_module = TrainStep(network, plan.sheet.loss, plan.sheet.input)
+        self.step_module = TrainStep(network, plan.sheet.loss, plan.sheet.input, self.ranks)
         self.use_channels_last(args.channels_last)
+        self.parallel = distribute(self.step_module, device) if self.ranks.size > 1 else None
         self.mode = choose_mode(plan.sheet.precision.amp, plan.sheet.precision.dtype, device)
         self.scaler = Scaler(self.mode)
         self.optimizer = build_optimizer(network, recipe, fused=args.fused, device=device)
@@ -99,6 +109,7 @@ class Trainer:
         self.rate = LearningRate(plan)
         self.average = Average(network, recipe.ema) if recipe.ema.on else None
         self.losses = LossLog(device, args.log_interval)
+        self.spoiled = False
         self.phase: Phase | None = None
         self.epoch = self.index = self.updates = self.dropped = 0
         self.best: dict[str, Any] = {"fitness": None, "epoch": 0, "metrics": {}}
@@ -108,8 +119,9 @@ class Trainer:
         """Train from where the state stands (the beginning, or where a resumed run was) to the end."""
         began = time.monotonic()
         self.tell("on_start")
+        hung = Watchdog(timeout_s(), self.directory / f"hang-rank{self.ranks.rank}.txt", f"rank {self.ranks.rank}")
         try:
-            with Interrupts() as self.interrupts:
+            with Interrupts() as self.interrupts, hung if self.ranks.size > 1 else nullcontext() as self.watchdog:
                 for epoch in range(self.epoch, self.plan.epochs):
                     self.enter(epoch)
                     for batch in self.batches(self, epoch, self.index):
@@ -132,6 +144,7 @@ class Trainer:
             self.network.configure(**phase.network)
             if self.average:
                 self.average.network.configure(**phase.network)
+                self.average.rule = phase.sheet.recipe.ema
             self.step_module.set_loss(phase.sheet.loss)
             if self.phase:
                 log.info("epoch %d: %s", epoch + 1, describe_change(change))
@@ -143,38 +156,75 @@ class Trainer:
 
     def train_on(self, batch: Batch) -> None:
         """Forward, backward, and at the end of an accumulation window an optimizer step."""
-        batch = batch.to(self.device)
-        with self.mode.autocast():
-            terms = self.step_module(batch)
-        loss = terms.total
-        if self.plan.args.on_nonfinite == "skip" and not torch.isfinite(loss.detach()):
-            self.dropped += 1
-            log.warning("step %d: the loss is not finite, batch skipped: %s", self.updates, ", ".join(batch.paths[:4]))
-        else:
-            self.losses.add(terms, len(batch), self.updates, batch.paths)
-            self.scaler.backward(loss * self.plan.weight(self.index))
+        batch = self.agreed(batch).to(self.device)
         closes = self.plan.closes_window(self.index)
+        with self.gradients_stay_here(not closes):
+            terms = self.forward(batch)
+            loss = terms.total
+            if self.is_bad(loss):
+                self.spoiled = True
+                log.warning(
+                    "step %d: the loss is not finite, step left out; batch: %s",
+                    self.updates,
+                    ", ".join(batch.paths[:4]),
+                )
+            else:
+                self.losses.add(terms, len(batch), self.updates, batch.paths)
+                self.scaler.backward(loss * self.plan.weight(self.index))
         self.index += 1
         self.trained_here += len(batch)
         if closes:
             self.update()
 
+    def agreed(self, batch: Batch) -> Batch:
+        """The batch with the largest target count of the step over all ranks, so that shards compute what the whole
+        would; a sign of life for the watchdog."""
+        if self.ranks.size == 1:
+            return batch
+        assert self.watchdog is not None
+        self.watchdog.beat()
+        return replace(batch, targets=batch.targets.agree(self.ranks.max))
+
+    def forward(self, batch: Batch) -> LossTerms:
+        """Forward and loss in the run's precision."""
+        with self.mode.autocast():
+            return (self.parallel or self.step_module)(batch)  # type: ignore[no-any-return]
+
+    def gradients_stay_here(self, wanted: bool) -> AbstractContextManager:
+        """Inside an accumulation window ranks keep their gradients to themselves; its last batch adds them up."""
+        return self.parallel.no_sync() if wanted and self.parallel is not None else nullcontext()
+
+    def is_bad(self, loss: torch.Tensor) -> bool:
+        """With ``on_nonfinite="skip"``: whether the loss is not finite on any rank."""
+        if self.plan.args.on_nonfinite != "skip":
+            return False
+        return bool(self.ranks.max(int(not torch.isfinite(loss.detach()))))
+
     def update(self) -> None:
         """One optimizer step; schedule and average advance only if it was really made."""
         self.rate.apply(self.optimizer, self.updates)
-        made = self.scaler.step(self.optimizer, self.parameters, self.plan.sheet.recipe.clip)
+        made = False
+        if self.spoiled:
+            self.spoiled, self.dropped = False, self.dropped + 1
+        else:
+            made = self.scaler.step(self.optimizer, self.parameters, self.plan.sheet.recipe.clip)
         self.optimizer.zero_grad(set_to_none=True)
         if made:
             self.updates += 1
             if self.average:
                 self.average.update(self.network)
         self.tell("on_step")
-        if self.interrupts.requested:
+        if self.ranks.max(self.interrupts.requested):
             self.stop_for_interrupt()
+        if made and self.plan.args.save_steps and self.updates % self.plan.args.save_steps == 0:
+            self.keep()
 
     def measure(self) -> Metrics | None:
         """Validate the averaged weights where the recipe says so, always after the last epoch."""
         due = (self.epoch + 1) % self.plan.sheet.recipe.eval_every == 0 or self.epoch + 1 == self.plan.epochs
+        self.ranks.average_buffers(self.network)
+        if self.average:
+            self.ranks.average_buffers(self.average.network)
         if self.validate is None or not due:
             return None
         return self.validate(self.weights())
@@ -183,10 +233,10 @@ class Trainer:
         """Log the epoch, keep its checkpoint, note whether it is the best."""
         seconds = time.monotonic() - self.entered
         row: dict[str, Any] = {"epoch": self.epoch + 1, "step": self.updates, "seconds": seconds}
-        row |= self.losses.means()
+        row |= self.losses.means(self.ranks)
         row |= metrics.values if metrics else {}
         row |= {f"lr/{i}": g["lr"] for i, g in enumerate(self.optimizer.param_groups)}
-        row |= {"images_per_s": self.trained_here / seconds}
+        row |= {"images_per_s": sum(self.ranks.gather(self.trained_here)) / seconds}
         if self.scaler.live.is_enabled():
             row |= {"scale": self.scaler.live.get_scale()}
         row |= {"skipped": self.scaler.skipped + self.dropped}
@@ -196,10 +246,18 @@ class Trainer:
         if improved and metrics:
             self.best = {"fitness": fitness, "epoch": self.epoch + 1, "metrics": dict(metrics.values)}
         self.epoch, self.index = self.epoch + 1, 0
-        self.tell("on_epoch", row)
+        self.ranks.on_first(lambda: self.tell("on_epoch", row))
         period = self.plan.args.save_period
-        for path in self.snapshots.save(self, best=improved, numbered=bool(period) and self.epoch % period == 0):
-            self.tell("on_checkpoint", path)
+        self.keep(best=improved, numbered=bool(period) and self.epoch % period == 0)
+
+    def keep(self, *, best: bool = False, numbered: bool = False) -> None:
+        """Write the run's checkpoints, on rank 0."""
+
+        def write() -> None:
+            for path in self.snapshots.save(self, best=best, numbered=numbered):
+                self.tell("on_checkpoint", path)
+
+        self.ranks.on_first(write)
 
     def patience_is_over(self) -> bool:
         """Whether the metric has not improved for longer than the recipe waits."""
@@ -223,14 +281,19 @@ class Trainer:
             self.step_module.memory_format = torch.channels_last
 
     def stop_for_interrupt(self) -> None:
-        """Save between two optimizer steps and end the run as Ctrl-C asks."""
-        self.snapshots.save(self, best=False, numbered=False)
-        log.warning("interrupted at step %d, saved. Continue with resume=%s", self.updates, self.directory)
+        """Save between two optimizer steps and end the run: as Ctrl-C asks, or for SIGTERM (a node that is taken away)
+        with exit code 0."""
+        self.keep()
+        how = self.ranks.max(self.interrupts.requested)
+        word = "terminated" if how == TERMINATED else "interrupted"
+        log.warning("%s at step %d, saved. Continue with resume=%s", word, self.updates, self.directory)
+        if how == TERMINATED:
+            raise SystemExit(0)
         raise KeyboardInterrupt
 
     def tell(self, moment: str, *values: Any) -> None:
-        """Call a method of every callback."""
-        for callback in self.callbacks:
+        """Call a method of every callback; rank 0 alone has any."""
+        for callback in self.callbacks if self.ranks.rank == 0 else ():
             getattr(callback, moment)(self, *values)
 
     def result(self, minutes: float) -> TrainResult:
@@ -246,6 +309,17 @@ class Trainer:
             skipped=self.scaler.skipped + self.dropped,
             precision=self.mode.name,
         )
+
+
+def distribute(step: TrainStep, device: torch.device) -> DistributedDataParallel:
+    """The step with gradients averaged over ranks. Never-used parameters are frozen and sometimes-used ones are touched
+    on every step, so neither unused parameters nor a static graph need looking for; running statistics are averaged
+    once per epoch instead of sent with every step."""
+    places = [device] if device.type == "cuda" else None
+    with warnings.catch_warnings():
+        # its successor exists in the newest torch alone, and differs only in what neither of the two does here
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(step, device_ids=places, broadcast_buffers=False)
 
 
 def describe_change(change: PhaseChanged) -> str:

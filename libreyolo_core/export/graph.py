@@ -43,6 +43,7 @@ class Graph(nn.Module):
         self.network, self.size, self.half_inside = network, size, half
         self.outputs: tuple[str, ...] = ()
         self.levels: tuple[int, ...] = ()
+        self.open_axes: dict[str, dict[int, str]] = {}
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """``images`` float32 [N, 3, H, W], prepared."""
@@ -113,13 +114,19 @@ def prepare_subject(model: Any, options: ExportOptions) -> Subject:
         ) from error
     graph.outputs = tuple(name for name in FIELDS if getattr(found, name) is not None)
     graph.levels = () if options.dynamic_imgsz else found.levels
+    graph.open_axes = {name: _open_axes(name, getattr(found, name)) for name in graph.outputs}
     if options.nms and "boxes" not in graph.outputs:
         raise ConfigError(
-            f"nms=True has no meaning for the task {model.task_name}",
+            f"nms=True has no meaning for the task {model.task_name}: the graph gives no boxes that could overlap",
             where="export argument nms",
-            mend="Leave it out.",
+            mend="Leave it out; what comes after the graph is done by predict.",
         )
     return Subject(graph, example, describe_model(model, options, side, graph))
+
+
+def _open_axes(name: str, output: Tensor) -> dict[int, str]:
+    """The axes of an output that follow the size of the input: the rows of boxes, the sides of maps and images."""
+    return {2: f"{name}_height", 3: f"{name}_width"} if output.ndim == 4 else {1: "rows"} if output.ndim == 3 else {}
 
 
 def post_inside(post: Post, options: ExportOptions) -> Post:

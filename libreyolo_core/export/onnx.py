@@ -80,8 +80,8 @@ def _traced(graph: Graph, example: Tensor, options: ExportOptions) -> bytes:
             names[0] = "batch"
     if options.dynamic_imgsz:
         axes[INPUT] |= {2: "height", 3: "width"}
-        for name in {"boxes", "scores"} & set(graph.outputs):
-            axes[name][1] = "rows"
+        for name in graph.outputs:
+            axes[name] |= graph.open_axes[name]
     buffer = io.BytesIO()
     with tracing():
         # the tracer, not torch.export: it needs no further package and leaves the shapes of every torch since 2.6 alike

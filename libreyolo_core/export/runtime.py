@@ -74,7 +74,9 @@ class ExportedModel:
             raise UsageError(
                 f"{self.path} takes {self.imgsz}x{self.imgsz} images, not {w}x{h}",
                 where="imgsz",
-                mend="Leave imgsz out, or export with dynamic_imgsz=True.",
+                mend="Export with dynamic_imgsz=True for photos of their own size."
+                if self.sheet.input.fit == "native"
+                else "Leave imgsz out, or export with dynamic_imgsz=True.",
             )
         ready = prepare(images, self.sheet.input)
         parts = [self._run(part) for part in (ready.split(self.batch) if self.batch else (ready,))]

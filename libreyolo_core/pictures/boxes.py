@@ -1,4 +1,4 @@
-"""Boxes, points and masks on a photo, with labels that stay on the canvas and apart from each other."""
+"""Boxes and points on a photo, with labels that stay on the canvas and apart from each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from libreyolo_core.pictures.palette import Colour, class_colour, text_on
+from libreyolo_core.pictures.palette import Colour, text_on
 from libreyolo_core.pictures.text import font, shorten, width
 
 
@@ -122,31 +122,54 @@ def _place(
     return places[int(np.argmin(hidden))]
 
 
-def draw_points(image: np.ndarray, points: np.ndarray, labels: Sequence[str], colours: Sequence[Colour]) -> np.ndarray:
-    """A copy of ``image`` with points [n, 2] (x y) as discs with labels."""
+def draw_points(
+    image: np.ndarray,
+    points: np.ndarray,
+    labels: Sequence[str],
+    colours: Sequence[Colour],
+    *,
+    radius: int | None = None,
+    size: int | None = None,
+) -> np.ndarray:
+    """A copy of ``image`` with points [n, 2] (x y, most important first) as discs with labels.
+
+    Args:
+        radius, size: of the discs and the letters in pixels; by default chosen from the picture's size.
+    """
     h, w = image.shape[:2]
     canvas = Image.fromarray(np.ascontiguousarray(image))
     draw = ImageDraw.Draw(canvas)
-    radius = 2 * line_px(h, w)
+    radius = max(3, 2 * line_px(h, w)) if radius is None else radius
     at = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     corners = np.concatenate([at - radius, at + radius], axis=1)
     corners = np.clip(np.round(corners), 0, [w - 1, h - 1, w - 1, h - 1]).astype(int)
+    draw_labels(draw, (h, w), corners, labels, colours, font_px(h, w) if size is None else size)
+    # discs last: a label may lie beside its point, but no point may lie under a label
     for (x1, y1, x2, y2), colour in reversed(list(zip(corners.tolist(), colours, strict=True))):
         draw.ellipse((x1, y1, x2, y2), fill=colour, outline=text_on(colour))
-    draw_labels(draw, (h, w), corners, labels, colours, font_px(h, w))
     return np.asarray(canvas).copy()
 
 
-def blend_mask(image: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:
-    """A copy of ``image`` coloured by the class of each pixel, int [H, W]; 255 (ignored) stays as it is."""
-    out = image.copy()
-    for c in np.unique(mask):
-        if c == 255:
-            continue
-        colour = np.array(class_colour(int(c)), dtype=np.float32)
-        where = mask == c
-        out[where] = np.round(image[where] * (1 - share) + colour * share).astype(np.uint8)
-    return out
+def draw_rings(image: np.ndarray, points: np.ndarray, colours: Sequence[Colour], *, radius: int) -> np.ndarray:
+    """A copy of ``image`` with points [n, 2] (x y) as rings of two pixels on a light ground."""
+    canvas = Image.fromarray(np.ascontiguousarray(image))
+    draw = ImageDraw.Draw(canvas)
+    for (x, y), colour in zip(np.round(np.asarray(points).reshape(-1, 2)).tolist(), colours, strict=True):
+        outer, inner = (x - radius - 1, y - radius - 1, x + radius + 1, y + radius + 1), radius
+        draw.ellipse(outer, outline=(255, 255, 255), width=4)
+        draw.ellipse((x - inner, y - inner, x + inner, y + inner), outline=colour, width=2)
+    return np.asarray(canvas).copy()
+
+
+def draw_crosses(image: np.ndarray, points: np.ndarray, colours: Sequence[Colour], *, radius: int) -> np.ndarray:
+    """A copy of ``image`` with points [n, 2] (x y) as diagonal crosses on a light ground."""
+    canvas = Image.fromarray(np.ascontiguousarray(image))
+    draw = ImageDraw.Draw(canvas)
+    for (x, y), colour in zip(np.round(np.asarray(points).reshape(-1, 2)).tolist(), colours, strict=True):
+        for ink, line in (((255, 255, 255), 5), (colour, 2)):
+            draw.line((x - radius, y - radius, x + radius, y + radius), fill=ink, width=line)
+            draw.line((x - radius, y + radius, x + radius, y - radius), fill=ink, width=line)
+    return np.asarray(canvas).copy()
 
 
 def write_lines(image: np.ndarray, lines: Sequence[str], size: int) -> np.ndarray:

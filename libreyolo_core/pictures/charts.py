@@ -23,6 +23,8 @@ AXIS = "#495057"
 INK = "#212529"
 LINES = 12
 """The most classes that get a line of their own colour and a legend entry."""
+BARS = 50
+"""The most bars above each other."""
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -123,6 +125,63 @@ def f1_confidence(curves: Curves, names: Sequence[str], path: Path) -> Path:
         axes.plot(curves.confidence, curves.recall, color=AXIS, linewidth=1.2, linestyle=":", label="recall")
         axes.axvline(curves.best, color="#adb5bd", linewidth=1)
         axes.set_title(f"F1 at IoU 0.5 over confidence; best {curves.at_best[2]:.3f} at {curves.best:.3f}")
+        axes.set_xlabel("confidence threshold")
+        axes.set_ylabel("F1, precision, recall")
+        _unit(axes)
+        _legend(axes)
+        return save(fig, path)
+
+
+def class_scores(values: np.ndarray, names: Sequence[str], path: Path, *, what: str, mean: float) -> Path:
+    """A bar per class, the best first, in columns of ``BARS``; classes without a value (NaN) are counted below.
+
+    Args:
+        values: [C], 0 to 1.
+        what: name of the value.
+        mean: a line across.
+    """
+    defined = sorted((c for c in range(len(names)) if not np.isnan(values[c])), key=lambda c: -values[c])
+    columns = max(1, -(-len(defined) // BARS))
+    per_column = -(-len(defined) // columns)
+    rows = max(per_column, 5)
+    with figure(1 + 5.5 * columns, 1.6 + 0.24 * rows) as fig:
+        for k, axes in enumerate(fig.subplots(1, columns, squeeze=False)[0]):
+            part = defined[k * per_column : (k + 1) * per_column]
+            bars = axes.barh(range(len(part)), values[part], color=[colour_of(c) for c in part], height=0.75)
+            ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # the line of the mean runs behind
+            axes.bar_label(bars, [f"{values[c]:.3f}" for c in part], padding=4, fontsize=9, color=AXIS, bbox=ground)
+            axes.set_yticks(range(len(part)), [short(names[c]) for c in part])
+            spare = rows - len(part)  # columns of unequal length keep their bars alike
+            axes.set_ylim(len(part) - 0.4 + spare, -0.6)
+            axes.set_xlim(0, 1.12)
+            axes.set_xticks(np.linspace(0, 1, 6))
+            axes.axvline(mean, color=INK, linewidth=1, linestyle="--", zorder=1.5)
+            grid_off(axes, "y")
+            axes.set_xlabel(what)
+        left_out = len(names) - len(defined)
+        title = f"{what} per class; mean {mean:.3f} (dashed)"
+        title += f"; {left_out} of {len(names)} classes do not occur" if left_out else ""
+        fig.suptitle(title, x=0.01, ha="left", fontsize=11)
+        return save(fig, path)
+
+
+def point_scores(steps: np.ndarray, scores: np.ndarray, path: Path, *, conf: float, radius: int, cells: float) -> Path:
+    """F1_curve.png of points: precision, recall and F1 [k, 3] over the confidences [k].
+
+    Args:
+        conf, radius: the best; the curves are those of this radius.
+        cells: the farthest that a right point lies from its object.
+    """
+    best = float(scores[int(np.argmin(np.abs(steps - conf))), 2])
+    with figure(9, 6) as fig:
+        axes = fig.subplots()
+        precision = np.where(scores[:, 0] + scores[:, 1] > 0, scores[:, 0], np.nan)  # none left: no precision
+        axes.plot(steps, scores[:, 2], color="black", linewidth=2.5, label="F1")
+        axes.plot(steps, precision, color=AXIS, linewidth=1.2, linestyle="--", label="precision")
+        axes.plot(steps, scores[:, 1], color=AXIS, linewidth=1.2, linestyle=":", label="recall")
+        axes.axvline(conf, color="#adb5bd", linewidth=1)
+        reach = f"points within {cells:g} cells of an object, radius {radius}"
+        axes.set_title(f"F1 over confidence, {reach}; {best:.3f} at {conf:g}")
         axes.set_xlabel("confidence threshold")
         axes.set_ylabel("F1, precision, recall")
         _unit(axes)

@@ -102,10 +102,18 @@ def _wrap(legend: Sequence[tuple[Colour, str]], room: int) -> list[list[tuple[Co
     return lines
 
 
-def write(image: np.ndarray, path: str | Path) -> Path:
-    """Write an RGB picture; the format follows the suffix. Parent folders are made."""
+def write(image: np.ndarray, path: str | Path, *, best: bool = False) -> Path:
+    """Write an RGB picture, or one of grey levels [H, W]; the format follows the suffix. Parent folders are made.
+
+    Args:
+        best: the best quality that JPEG has, and WebP without loss.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {"quality": 92, "subsampling": 0} if path.suffix.lower() in (".jpg", ".jpeg") else {}
+    options: dict[str, Any] = {}
+    if path.suffix.lower() in (".jpg", ".jpeg"):
+        options = {"quality": 100 if best else 92, "subsampling": 0}
+    elif path.suffix.lower() == ".webp" and best:
+        options = {"lossless": True}
     Image.fromarray(np.ascontiguousarray(image)).save(path, **options)
     return path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libreyolo_core.pictures.charts import AXIS, colour_of, figure, grid_off, save, short, whole_numbers
+from libreyolo_core.pictures.confusion import compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,22 +55,62 @@ def class_labels(scan: Scan, names: dict[int, str], path: Path) -> Path:
         return save(fig, path)
 
 
+def mask_labels(scan: Scan, names: dict[int, str], path: Path) -> Path:
+    """Share of the labelled pixels that each class has, and photos in which it occurs."""
+    nc = max(names) + 1
+    pixels, photos = np.zeros(nc, dtype=np.int64), np.zeros(nc, dtype=np.int64)
+    for record in scan.images:
+        counts = np.zeros(nc, dtype=np.int64) if record.pixels is None else np.asarray(record.pixels)[:nc]
+        pixels[: len(counts)] += counts
+        photos[: len(counts)] += counts > 0
+    order = sorted(names) if len(names) <= LISTED else sorted(names, key=lambda c: -pixels[c])[:LISTED]
+    with figure(14, max(4.5, _bar_height(names))) as fig:
+        left, right = fig.subplots(1, 2)
+        total = max(1, int(pixels.sum()))
+        title = f"{compact(int(pixels.sum()))} labelled pixels in {len(scan.images):,} photos"
+        _class_bars(left, pixels, names, title, unit="share of the labelled pixels", order=order, share_of=total)
+        _class_bars(right, photos, names, "Photos in which a class occurs", unit="photos", order=order)
+        fig.suptitle(f"Annotation of the split {scan.split!r}", x=0.01, ha="left", fontsize=14)
+        return save(fig, path)
+
+
 def _bar_height(names: dict[int, str]) -> float:
     return 1.2 + 0.24 * min(len(names), LISTED)
 
 
-def _class_bars(axes: Axes, counts: np.ndarray, names: dict[int, str], title: str, unit: str = "objects") -> None:
-    order = sorted(names) if len(names) <= LISTED else sorted(names, key=lambda c: -counts[c])[:LISTED]
-    bars = axes.barh(range(len(order)), [counts[c] for c in order], color=[colour_of(c) for c in order], height=0.75)
-    axes.bar_label(bars, [f"{counts[c]:,}" for c in order], padding=3, fontsize=9, color=AXIS)
+def _class_bars(
+    axes: Axes,
+    counts: np.ndarray,
+    names: dict[int, str],
+    title: str,
+    *,
+    unit: str = "objects",
+    order: Sequence[int] = (),
+    share_of: int = 0,
+) -> None:
+    """A bar per class.
+
+    Args:
+        order: the classes that are shown; by default all, or the most frequent where they are many.
+        share_of: write shares of this number instead of counts.
+    """
+    if not order:
+        order = sorted(names) if len(names) <= LISTED else sorted(names, key=lambda c: -counts[c])[:LISTED]
+    lengths = [counts[c] / (share_of or 1) for c in order]
+    texts = [f"{v:.1%}" for v in lengths] if share_of else [f"{counts[c]:,}" for c in order]
+    bars = axes.barh(range(len(order)), lengths, color=[colour_of(c) for c in order], height=0.75)
+    axes.bar_label(bars, texts, padding=3, fontsize=9, color=AXIS)
     axes.set_yticks(range(len(order)), [short(names[c]) for c in order])
     spare = max(0.0, 6 - len(order)) / 2  # one class is no bar of a hand's width
     axes.set_ylim(len(order) - 0.4 + spare, -0.6 - spare)
-    axes.set_xlim(0, max(1, counts.max()) * 1.15)
+    axes.set_xlim(0, (max(lengths, default=0) or 1) * 1.15)
     left_out = len(names) - len(order)
     axes.set_title(title + (f"; {left_out} rarer classes not shown" if left_out else ""))
     axes.set_xlabel(unit)
-    whole_numbers(axes.xaxis)
+    if share_of:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
+    else:
+        whole_numbers(axes.xaxis)
     grid_off(axes, "y")
 
 

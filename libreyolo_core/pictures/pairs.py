@@ -1,4 +1,4 @@
-"""Truth beside prediction: ``val_predictions.jpg`` of detection and classification."""
+"""Truth beside prediction: ``val_predictions.jpg`` of detection, classification and points."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import numpy as np
 
 from libreyolo_core.data.decode import read_image
 from libreyolo_core.errors import ImageError
-from libreyolo_core.pictures.boxes import draw_boxes
+from libreyolo_core.pictures.boxes import draw_boxes, draw_crosses, draw_points, draw_rings
 from libreyolo_core.pictures.grid import inside, resize, sheet, write
 from libreyolo_core.pictures.palette import INK, RIGHT, WRONG, Colour, class_colour
 
 if TYPE_CHECKING:
     from libreyolo_core.tasks.matching import Truth
+    from libreyolo_core.tasks.peaks import Peaks
+    from libreyolo_core.tasks.point_matching import Centres, Score
 
 log = logging.getLogger("libreyolo")
 
 ROOM = (420, 480)
+MARK_PX = 4
+"""Radius of the mark of a point."""
 LEGEND_CLASSES = 24
 
 
@@ -56,6 +60,57 @@ def box_pairs(
         min(len(tiles), 4),
         captions=captions,
         heading=f"Truth on the left, prediction on the right (confidence above {conf:.3f})",
+        legend=class_legend(classes, names),
+    )
+    return write(picture, path)
+
+
+def point_pairs(
+    shown: Sequence[tuple[str, Centres, Peaks, Score]],
+    names: dict[int, str],
+    path: Path,
+    *,
+    conf: float,
+    radius: int,
+    cells: float,
+) -> Path | None:
+    """Photos twice, objects on the left and points on the right; ``None`` when there is no photo.
+
+    Args:
+        shown: path, annotation, points above ``conf``, and how they match.
+        radius, cells: how the points were found and how far from an object they count, for the heading.
+    """
+    tiles: list[np.ndarray] = []
+    captions: list[str] = []
+    classes: set[int] = set()
+    for file, truth, peaks, score in shown:
+        photo = _read(file)
+        if photo is None:
+            continue
+        h, w, factor = inside(photo.shape[0], photo.shape[1], ROOM)
+        small = resize(photo, (h, w))
+        classes |= {*truth.labels.tolist(), *peaks.labels.tolist()}
+        colours = [class_colour(c) for c in truth.labels.tolist()]
+        tiles.append(draw_points(small, truth.xy * factor, [""] * len(colours), colours, radius=MARK_PX))
+        hit, at = score.matched >= 0, peaks.xy * factor
+        wrong, missed = ~hit & ~score.ignored, truth.xy[score.missed] * factor
+        colours = [class_colour(c) for c in peaks.labels[hit].tolist()]
+        drawn = draw_rings(small, missed, [WRONG] * len(missed), radius=MARK_PX + 1)
+        drawn = draw_points(drawn, at[hit], [""] * len(colours), colours, radius=MARK_PX)
+        colours = [class_colour(c) for c in peaks.labels[wrong].tolist()]
+        tiles.append(draw_crosses(drawn, at[wrong], colours, radius=MARK_PX + 1))
+        captions += [
+            f"truth: {len(truth.labels)} · {Path(file).name}",
+            f"prediction: {int(hit.sum())} right, {int(wrong.sum())} wrong, {len(missed)} missed",
+        ]
+    if not tiles:
+        return None
+    picture = sheet(
+        tiles,
+        min(len(tiles), 4),
+        captions=captions,
+        heading=f"Truth on the left, prediction on the right (confidence above {conf:g}, radius {radius}): "
+        f"disc = right, within {cells:g} cells; cross = wrong; red ring = missed",
         legend=class_legend(classes, names),
     )
     return write(picture, path)

@@ -12,6 +12,7 @@ from libreyolo_core.family import Task as TaskSheet
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.base import BaseTask, Evaluator
 from libreyolo_core.tasks.classify_eval import METRICS, ClassifyEvaluator
+from libreyolo_core.tasks.thresholds import only
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -87,13 +88,10 @@ class ClassifyTask(BaseTask):
 
 
 def _refuse(thresholds: dict[str, Any]) -> None:
-    """No threshold is ever a silent no-op: an argument that means nothing to a classifier is an error."""
-    from libreyolo_core.errors import ConfigError
-
-    given = [name for name, value in thresholds.items() if value not in (None, False)]
-    if given:
-        raise ConfigError(
-            f"{given[0]}={thresholds[given[0]]!r} has no meaning for a classifier",
-            where="task classify",
-            mend="Leave it out: probabilities of all classes are returned.",
-        )
+    only(
+        thresholds,
+        (),
+        task="classify",
+        noun="a classifier",
+        mend="Leave it out: probabilities of all classes are returned.",
+    )

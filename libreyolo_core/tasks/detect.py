@@ -14,6 +14,7 @@ from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.base import BaseTask, Evaluator
 from libreyolo_core.tasks.detect_eval import METRICS, DetectEvaluator
 from libreyolo_core.tasks.postprocess import postprocess, to_host
+from libreyolo_core.tasks.thresholds import only
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -63,6 +64,8 @@ class DetectTask(BaseTask):
         ``agnostic``; ``None`` means the sheet's."""
         from libreyolo_core.results import Boxes, Results
 
+        known = ("conf", "iou", "max_det", "classes", "agnostic")
+        thresholds = only(thresholds, known, task="detect", noun="a detector", mend="Leave it out.")
         found = to_host(postprocess(predictions, sheet.post, placements=placements, **thresholds))
         results = []
         for d, photo, path in zip(found, photos, paths, strict=True):

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libreyolo_core.data.batch import Batch
-from libreyolo_core.errors import DataError
 from libreyolo_core.family import Task as TaskSheet
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.base import Evaluator, Metrics
 from libreyolo_core.tasks.coco import CocoScores, coco_scores
+from libreyolo_core.tasks.faults import nothing_labelled
 from libreyolo_core.tasks.matching import Curves, Truth, confidence_curves, confusion_matrix, match
 from libreyolo_core.tasks.names import class_map
 from libreyolo_core.tasks.postprocess import postprocess, to_host
+from libreyolo_core.tasks.sampling import spread_over_labelled
 
 if TYPE_CHECKING:
     from libreyolo_core.data.scan import Scan
@@ -102,11 +103,7 @@ class DetectEvaluator(Evaluator):
         truths = [self.truth(i) for i in indices]
         nc = max(self.names) + 1
         if not any((~t.crowd).any() for t in truths):
-            raise DataError(
-                f"None of the {len(truths)} validated images has a labelled object, so there is nothing to measure",
-                where=f"split {self.scan.split}",
-                mend="Check the label files of this split (libreyolo check shows where they were looked for).",
-            )
+            raise nothing_labelled(len(truths), self.scan.split, what="labelled object", files="label files")
         coco = coco_scores(truths, detections, nc, backend=self.backend)
         matches = [match(d, t) for d, t in zip(detections, truths, strict=True)]
         curves = confidence_curves(detections, truths, matches, nc, default=self.post.conf)
@@ -191,11 +188,5 @@ class DetectEvaluator(Evaluator):
 
     def _shown(self, conf: float, most: int = 8) -> list[tuple[str, Truth, np.ndarray]]:
         """Photos for the picture, spread evenly over those with objects; background fills up when there are fewer."""
-        indices = sorted(self.found)
-        labelled = [i for i in indices if len(self.scan.images[i].boxes)]
-        if len(labelled) >= most:
-            chosen = [labelled[k * len(labelled) // most] for k in range(most)]
-        else:
-            background = [i for i in indices if not len(self.scan.images[i].boxes)]
-            chosen = sorted(labelled + background[: most - len(labelled)])
+        chosen = spread_over_labelled(self.found, lambda i: len(self.scan.images[i].boxes) > 0, most)
         return [(self.scan.images[i].path, self.truth(i), self.found[i][self.found[i][:, 4] > conf]) for i in chosen]

@@ -329,6 +329,28 @@ def precision(context: Context) -> str:
     return f"{len(terms.terms)} terms finite and in float32"
 
 
+def ranks(context: Context) -> str:
+    """Two processes with half the batch each compute the gradients of one process with all of it: with frozen batch
+    statistics to 5e-6 of the norm (2e-5 per tensor), with statistics over both ranks to 1e-4."""
+    from libreyolo_core.testing.ranks import differences
+
+    if context.sheet.ranks.exempt:
+        raise NotRun(f"exempt: {context.sheet.ranks.exempt}")
+    several = registry().task(context.task).counts_objects
+    shards = ([0, 0, 21, 3], [2, 1, 0, 22]) if several else ([1, 1, 1, 1],)
+    who: dict[str, Any] = {"key": context.key, "size": context.size, "task": context.task, "imgsz": context.imgsz}
+    worst = 0.0
+    for counts in shards:
+        whole, tensor, name = differences(**who, counts=list(counts), live=False)
+        if not (whole <= 5e-6 and tensor <= 2e-5):
+            raise Failed(f"with {counts} objects two ranks differ by {whole:.1e} in all, by {tensor:.1e} in {name}")
+        worst = max(worst, whole)
+    live, _, name = differences(**who, counts=list(shards[-1]), live=True)
+    if not live <= 1e-4:
+        raise Failed(f"with batch statistics over both ranks the gradients differ by {live:.1e}, most in {name}")
+    return f"two ranks agree with one to {worst:.1e}, with live statistics to {live:.1e}"
+
+
 def classes(context: Context) -> str:
     """Weights of the family's class count go into a model of 3 classes: everything but the class head is kept."""
     from libreyolo_core.checkpoint import fit_classes
@@ -413,6 +435,7 @@ CHECKS: dict[str, Callable[[Context], str]] = {
     "learns": learns,
     "empty": empty,
     "precision": precision,
+    "ranks": ranks,
     "classes": classes,
     "checkpoint": checkpoint,
     "export": export,

@@ -35,9 +35,7 @@ class Subject:
         return self.task.example(self.sheet, self.nc, size=(imgsz, imgsz), counts=counts, seed=seed)
 
 
-def subject(
-    key: str, *, size: str = "", task: str = "", nc: int = 0, seed: int = 0, training: bool = True
-) -> Subject:
+def subject(key: str, *, size: str = "", task: str = "", nc: int = 0, seed: int = 0, training: bool = True) -> Subject:
     """Build a family from scratch under a seed; by default its first size, its first task and its own class count.
 
     Args:

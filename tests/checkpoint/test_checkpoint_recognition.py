@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from checkpoint_toys import SIGNATURE, Toy, family
 
-from libreyolo_core.checkpoint import File, Found, identify, payload
+from libreyolo_core.checkpoint import File, Found, identify, marks, payload
 from libreyolo_core.errors import CheckpointError
 from libreyolo_core.family import resolve
 
@@ -80,6 +82,12 @@ def test_a_file_marked_with_its_letterbox_overrides_the_sheet():
     assert found.sheet(TOY["toy"]).input.side == "centre"
     assert identify(schema(letterbox_pad="top-left"), TOY).sheet(TOY["toy"]).input.side == "top-left"
     assert identify(schema(), TOY).set == {}
+
+
+@pytest.mark.parametrize("side", ["centre", "top-left"])
+def test_a_file_carries_the_mark_that_finds_its_letterbox_again(side):
+    rule = replace(TOY["toy"].tasks["detect"].input, side=side)
+    assert identify(schema(**marks(rule)), TOY).sheet(TOY["toy"]).input.side == side
 
 
 def test_a_variant_comes_from_metadata_or_from_the_file_name():

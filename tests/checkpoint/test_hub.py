@@ -28,6 +28,7 @@ class FakeHub(http.server.ThreadingHTTPServer):
         self.etag = hashlib.sha256(DATA).hexdigest()
         self.requests: list[tuple[str, str, str]] = []
         self.break_off_after = 0
+        self.breaks_for_good = False
         self.alter = False
 
     @property
@@ -61,6 +62,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.server.alter:
             data = b"X" + data[1:]
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
+        if body and self.server.breaks_for_good and not self.server.break_off_after:
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{self.server.etag}"')
         self.send_header("X-Repo-Commit", "0123456789abcdef0123456789abcdef01234567")
@@ -122,6 +128,57 @@ def test_a_connection_that_breaks_off_goes_on_where_it_stopped(server, tmp_path,
     assert hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path).read_bytes() == DATA
     assert any(wanted.startswith("bytes=") for _, _, wanted in server.requests)
     assert not [p for p in left(tmp_path) if "incomplete" in p or "lock" in p]
+
+
+def test_what_has_arrived_is_kept_for_the_next_attempt(server, tmp_path, monkeypatch, caplog):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
+    server.break_off_after, server.breaks_for_good = 70_000, True
+    with pytest.raises(CheckpointError, match="could not be fetched"):
+        hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path)
+    (part,) = tmp_path.rglob("*.part")
+    assert 0 < part.stat().st_size <= 70_000
+    kept = part.stat().st_size
+    server.breaks_for_good = False
+    server.requests.clear()
+    caplog.set_level("INFO", "libreyolo")
+    assert hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path).read_bytes() == DATA
+    assert [wanted for command, _, wanted in server.requests if command == "GET"] == [f"bytes={kept}-"]
+    assert "going on after the" in caplog.text
+    assert not [p for p in left(tmp_path) if "part" in p or "lock" in p]
+
+
+@pytest.mark.parametrize("rubbish", [b"X" * 1000, b"X" * 300_000], ids=["shorter", "longer"])
+def test_a_part_that_is_not_of_this_file_never_becomes_weights(server, tmp_path, rubbish):
+    blobs = tmp_path / "models--LibreYOLO--LibreTOYs" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{server.etag}.part").write_bytes(rubbish)
+    try:
+        path = hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path)
+    except CheckpointError as error:  # a longer part is seen at once, a shorter one by the checksum
+        assert len(rubbish) < len(DATA) and "arrived altered" in str(error)
+        path = hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path)
+    assert path.read_bytes() == DATA
+
+
+def test_the_cache_is_the_one_of_huggingface_hub(server, tmp_path):
+    from huggingface_hub import hf_hub_download
+
+    path = hub.locate("LibreTOYs.pt", TOYS, cache_dir=tmp_path)
+    same = hf_hub_download("LibreYOLO/LibreTOYs", "LibreTOYs.pt", cache_dir=tmp_path, local_files_only=True)
+    assert Path(same) == path
+
+
+def test_a_family_that_released_nothing_says_so_without_asking_anybody(server, tmp_path):
+    from dataclasses import replace
+
+    toy = family()
+    unreleased = {"toy": replace(toy, weights=replace(toy.weights, organisation=""))}
+    with pytest.raises(CheckpointError, match="No weights of LibreTOYs were released.*pretrained=False"):
+        hub.locate("LibreTOYs.pt", unreleased, cache_dir=tmp_path)
+    assert server.requests == []
+    assert left(tmp_path) == []
 
 
 def test_a_file_that_was_altered_on_the_way_is_deleted_and_refused(server, tmp_path):

@@ -27,6 +27,7 @@ CALLS = {
     "family": ["families", "toy"],
     "plugins": ["plugins"],
     "check-family": ["check-family", "toy"],
+    "new-family": ["new-family", "river"],
     "demo": ["demo"],
     "env": ["env"],
 }
@@ -41,6 +42,7 @@ KEYS = {
     "family": "tasks",
     "plugins": "plugins",
     "check-family": "checks",
+    "new-family": "folder",
     "demo": "pictures",
     "env": "torch",
 }

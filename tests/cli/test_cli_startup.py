@@ -29,7 +29,16 @@ def overview(cwd, **environment):
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["--version"], ["families"], ["plugins"], ["train", "--help"], ["train", "epoch=1"], ["trian"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["families"],
+        ["plugins"],
+        ["train", "--help"],
+        ["train", "epoch=1"],
+        ["trian"],
+        ["new-family", "river"],
+    ],
 )
 def test_listing_helping_and_wrong_usage_import_nothing_heavy(words, tmp_path):
     script = (
@@ -146,7 +155,8 @@ def test_the_overview_is_the_same_from_the_cache_from_the_registry_and_through_c
 
 def test_the_overview_lists_every_command_with_its_help(tmp_path):
     lines = overview(tmp_path).stdout.splitlines()
-    names = ["train", "val", "predict", "export", "check", "families", "plugins", "check-family", "demo", "env"]
+    names = ["train", "val", "predict", "export", "check", "families", "plugins", "check-family", "new-family"]
+    names += ["demo", "env"]
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : lines.index("Options:") - 1]]
     assert listed[: len(names)] == names
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from libreyolo_core.augment import Erase, Flip, Hsv, MixLabels, MixUp, Mosaic, RandomResizedCrop
 from libreyolo_core.data import cache as cache_module
-from libreyolo_core.data import dataset as dataset_module
+from libreyolo_core.data import photo_set as photo_set_module
 from libreyolo_core.data.batch import Batch, SampleRequest
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.dataset import ClassifySet, DetectSet, collate_classify, collate_detect
@@ -349,7 +349,7 @@ def test_results_are_identical_with_and_without_a_cache(scan, kind, rule, monkey
     wanted = [epochs(loader_of(scan, rule=rule), augment=a) for a in (YOLOX, ())]
     reads = []
     original = read_image
-    monkeypatch.setattr(dataset_module, "read_image", lambda p: reads.append(p) or original(p))
+    monkeypatch.setattr(photo_set_module, "read_image", lambda p: reads.append(p) or original(p))
     for workers in (0, 2):
         for augment, expected in zip((YOLOX, ()), wanted):
             reads.clear()

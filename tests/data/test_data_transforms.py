@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,7 +27,8 @@ from libreyolo_core.augment import (
 from libreyolo_core.data.batch import Sample
 from libreyolo_core.data.mixing import mix_pairs
 from libreyolo_core.data.randomness import keyed
-from libreyolo_core.data.transforms import Context, affine_matrix, apply, fit_sample, warp_boxes
+from libreyolo_core.data.transforms import Context, apply, fit_sample
+from libreyolo_core.data.warp import affine_matrix, warp_boxes
 from libreyolo_core.draw import key
 from libreyolo_core.errors import ConfigError, PluginError
 from libreyolo_core.family import Input
@@ -148,7 +150,7 @@ def reference_mosaic(spec: Mosaic, sample: Sample, around: Context, draw: int) -
     boxes = []
     for corner, tile in enumerate([sample, *map(around.load, partners)]):
         rows, columns = tile.image.shape[:2]
-        scale = min(height / rows, width / columns)
+        scale = min(height / rows, width / columns, math.inf if spec.enlarge else 1.0)
         part = cv2.resize(tile.image, (round(columns * scale), round(rows * scale)))
         x = centre_x - (part.shape[1] if corner in (0, 2) else 0)
         y = centre_y - (part.shape[0] if corner in (0, 1) else 0)
@@ -163,7 +165,15 @@ def reference_mosaic(spec: Mosaic, sample: Sample, around: Context, draw: int) -
     return image, bounds.clip(0, [width, height] * 2)
 
 
-@pytest.mark.parametrize("spec", [Mosaic(), Mosaic(rotate=0, shear=0, scale=(0.5, 0.9)), Mosaic(scale=(0.2, 0.4))])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Mosaic(),
+        Mosaic(rotate=0, shear=0, scale=(0.5, 0.9)),
+        Mosaic(scale=(0.2, 0.4)),
+        Mosaic(rotate=0, shear=0, enlarge=False),
+    ],
+)
 def test_mosaic_without_its_canvas_equals_mosaic_with_it(spec):
     photos = [photo(96, 128, seed=0), photo(60, 128, [(5, 5, 40, 40)], 1), photo(96, 60, [], 2), photo(30, 40, [], 3)]
     around = context(photos)
@@ -207,6 +217,18 @@ def test_min_area_counts_what_the_canvas_and_the_edge_cut():
         around = context([empty])
         out = apply((replace(spec, min_area=min_area),), sample, around, draw=0)
         assert out.labels.tolist() == kept
+
+
+def test_a_mosaic_drops_boxes_whose_shorter_side_is_not_above_the_stated_pixels():
+    photos = [photo(seed=i) for i in range(3)]
+    spec, dropped = Mosaic(rotate=0, shear=0), 0
+    for draw in range(20):
+        every = apply((spec,), photos[0], context(photos), draw=draw).boxes
+        kept = apply((replace(spec, min_side=8.0),), photos[0], context(photos), draw=draw).boxes
+        wide = (every[:, 2:] - every[:, :2]).min(axis=1) > 8
+        assert np.array_equal(kept, every[wide])
+        dropped += int((~wide).sum())
+    assert dropped > 0
 
 
 def test_a_mosaic_does_not_read_photos_that_end_up_outside():

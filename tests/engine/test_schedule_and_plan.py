@@ -99,6 +99,13 @@ def test_each_anneal_ends_where_it_says(anneal, last):
     assert f[-1] == pytest.approx(last) and f[0] <= 1
 
 
+def test_a_flat_rate_anneals_over_the_last_epochs():
+    schedule = Schedule("cosine", to=0.05, warmup=2, start=0.005, flat="tail")
+    f = factors(plan(sheet=replace(SHEET, recipe=replace(SHEET.recipe, tail=4, schedule=schedule)), epochs=20, batch=5))
+    assert f[0] == pytest.approx(0.005 + 0.995 / 4) and f[4:32] == [1.0] * 28
+    assert f[-1] == pytest.approx(0.05) and all(a > b for a, b in zip(f[31:], f[32:], strict=False))
+
+
 def test_momentum_warms_up_to_the_optimizers_own():
     sheet = replace(SHEET, recipe=replace(SHEET.recipe, schedule=Schedule("constant", warmup=1, momentum=0.8)))
     p = plan(sheet=sheet, epochs=4, samples=16, batch=4)
@@ -118,6 +125,16 @@ def test_multi_scale_sizes_are_a_function_of_seed_epoch_and_batch():
     assert sizes == [p.size(e, b) for e in range(4) for b in range(p.batches)]
     assert {s % 16 for s, _ in sizes} == {0} and len(set(sizes)) > 1
     assert min(s for s, _ in sizes) >= 32 and max(s for s, _ in sizes) <= 96
+
+
+def test_the_size_itself_is_drawn_as_often_as_the_recipe_says():
+    p = plan(samples=4000, multi_scale=0.25, imgsz=128, epochs=1, multi_scale_base=20)
+    sizes = [p.size(0, b)[0] for b in range(p.batches)]
+    assert set(sizes) == {96, 112, 128, 144, 160}
+    # 20 of 24 numbers stand for 128; 1000 draws have a standard deviation of 0.012
+    assert sum(s == 128 for s in sizes) / len(sizes) == pytest.approx(20 / 24, abs=0.05)
+    once = plan(samples=4000, multi_scale=0.25, imgsz=128, epochs=1)
+    assert sum(once.size(0, b)[0] == 128 for b in range(p.batches)) / len(sizes) == pytest.approx(1 / 5, abs=0.05)
 
 
 def test_an_input_side_that_does_not_fit_the_strides_names_the_next_ones():

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from libreyolo_core import LibreYOLO, checkpoint
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.loggers import read_rows
 from libreyolo_core.errors import LibreYOLOError, TrainingError
-from toy_family import ToyLoss
+from libreyolo_core.family import Change
+from toy_family import FAMILY, ToyLoss
 
 ROOT = Path(__file__).parents[2]
 
@@ -328,3 +330,17 @@ def test_val_gives_the_metrics_of_the_best_epoch(model, boxes_set, tmp_path):
     again = LibreYOLO(done.best, device="cpu").val(data=str(boxes_set), plots=False, workers=0)
     assert again.values == pytest.approx(done.metrics, abs=1e-9)  # same weights, same code
     json.dumps(again.to_dict())
+
+
+def test_a_change_reaches_the_moving_average(model, boxes_set, tmp_path, monkeypatch):
+    sheet = FAMILY.tasks["detect"]
+    monkeypatch.setitem(FAMILY.tasks, "detect", replace(sheet, changes=(Change(1, {"recipe.ema.ramp": 0.0}),)))
+    seen = []
+
+    class Decay(Callback):
+        def on_step(self, run):
+            seen.append((run.epoch, run.average.decay(run.average.updates)))
+
+    run(model, boxes_set, tmp_path, epochs=2, callbacks=[Decay()])
+    assert all(decay < 0.5 for epoch, decay in seen if epoch == 0)
+    assert all(decay == 0.99 for epoch, decay in seen if epoch == 1) and seen[-1][0] == 1

@@ -80,6 +80,58 @@ class ToyClassifier(Network):
         return Predictions(logits=outputs)
 
 
+class ToySegmenter(Network):
+    """Class scores at a quarter of the input, resized to it."""
+
+    def __init__(self, nc: int = 5) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, nc, 3, 4, 1)
+
+    def region(self, images: Tensor, draw: Tensor | None = None) -> Tensor:
+        return self.conv(images)
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> Predictions:
+        size = (outputs.shape[-2] * 4, outputs.shape[-1] * 4)
+        return Predictions(logits=nn.functional.interpolate(outputs, size=size, mode="bilinear", align_corners=False))
+
+
+class ToyRestorer(Network):
+    """The image and a correction."""
+
+    def __init__(self, nc: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, 1, 1)
+
+    def region(self, images: Tensor, draw: Tensor | None = None) -> Tensor:
+        return images + self.conv(images)
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> Predictions:
+        return Predictions(image=outputs)
+
+
+class ToyPoints(Network):
+    """Background and classes for every cell of eight pixels."""
+
+    def __init__(self, nc: int = 2) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 1 + nc, 8, 8)
+
+    def region(self, images: Tensor, draw: Tensor | None = None) -> Tensor:
+        return self.conv(images)
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> Predictions:
+        return Predictions(scores=outputs.softmax(1))
+
+
+TASKS = {
+    ToyClassifier: ("classify", 5),
+    ToySegmenter: ("semantic", 5),
+    ToyRestorer: ("restore", 1),
+    ToyPoints: ("point", 2),
+}
+"""Task and classes of the networks that are no detectors."""
+
+
 @dataclass
 class ToyModel:
     """What an exporter needs of a loaded model."""
@@ -100,8 +152,7 @@ class ToyModel:
 
 def toy_model(kind: type[Network] = ToyDetector, *, post: Post | None = None, **changes: Any) -> ToyModel:
     torch.manual_seed(0)
-    task = "classify" if kind is ToyClassifier else "detect"
-    nc = 5 if task == "classify" else 3
+    task, nc = TASKS.get(kind, ("detect", 3))
     rule = changes.pop("input", Input(scale=1 / 255, mean=(0.4, 0.4, 0.4), std=(0.2, 0.3, 0.2), multiple=16))
     sheet = Task(
         sizes={"s": Size(32, params=1)},

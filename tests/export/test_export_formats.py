@@ -7,7 +7,17 @@ import json
 
 import pytest
 import torch
-from export_toys import ToyClassifier, ToyDetector, ToyFixedGrid, ToyQueries, photos, toy_model
+from export_toys import (
+    ToyClassifier,
+    ToyDetector,
+    ToyFixedGrid,
+    ToyPoints,
+    ToyQueries,
+    ToyRestorer,
+    ToySegmenter,
+    photos,
+    toy_model,
+)
 
 from libreyolo_core.data.batch import prepare
 from libreyolo_core.errors import CheckpointError, ConfigError, ExportError, UsageError
@@ -53,6 +63,28 @@ def test_an_exported_classifier_gives_the_logits_of_the_network(format, tmp_path
     found = exported(format, model, tmp_path).infer(images)
     assert torch.allclose(found.logits, eager(model, images).logits, atol=1e-3)
     assert found.boxes is None
+
+
+MAPS = {ToySegmenter: "logits", ToyRestorer: "image", ToyPoints: "scores"}
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"dynamic": True, "dynamic_imgsz": True}])
+def test_exported_maps_and_images_are_those_of_the_network(format, kind, options, tmp_path):
+    model, name = toy_model(kind), MAPS[kind]
+    runs = exported(format, model, tmp_path, **options)
+    assert runs.outputs == (name,) and runs.task == model.task_name
+    images = photos(3, *((48, 64) if "dynamic_imgsz" in options else ()))
+    found, expected = getattr(runs.infer(images), name), getattr(eager(model, images), name)
+    assert found.shape == expected.shape and torch.allclose(found, expected, atol=1e-3)
+
+
+def test_open_sides_of_maps_have_names_of_their_own(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    export_onnx(toy_model(ToyPoints), tmp_path / "model.onnx", ExportOptions(dynamic=True, dynamic_imgsz=True))
+    (output,) = onnx.load(str(tmp_path / "model.onnx")).graph.output
+    axes = [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim]
+    assert axes == ["batch", 3, "scores_height", "scores_width"]
 
 
 def test_exporting_leaves_the_model_as_it_was(format, tmp_path):
@@ -131,6 +163,12 @@ def test_images_of_another_size_are_refused_by_a_fixed_graph(format, tmp_path):
         runs.infer(photos(1, 48, 64))
 
 
+def test_photos_of_their_own_sizes_are_refused_with_the_export_that_takes_them(tmp_path):
+    runs = exported("torchscript", toy_model(ToyRestorer, input=Input(fit="native", multiple=16)), tmp_path)
+    with pytest.raises(UsageError, match="Export with dynamic_imgsz=True for photos of their own size"):
+        runs.infer(photos(1, 48, 64))
+
+
 def test_another_imgsz_than_the_models_can_be_exported(format, tmp_path):
     model = toy_model()
     runs = exported(format, model, tmp_path, imgsz=48)
@@ -189,6 +227,9 @@ def test_an_operation_that_onnx_has_not_is_one_line(tmp_path):
 def test_nms_is_refused_where_it_means_nothing(tmp_path):
     with pytest.raises(ConfigError, match="has no meaning for the task classify"):
         export_onnx(toy_model(ToyClassifier), tmp_path / "model.onnx", ExportOptions(nms=True))
+    for kind in MAPS:
+        with pytest.raises(ConfigError, match="no boxes that could overlap"):
+            export_onnx(toy_model(kind), tmp_path / "model.onnx", ExportOptions(nms=True))
     with pytest.raises(ConfigError, match="nms=True is for ONNX only"):
         export_torchscript(toy_model(), tmp_path / "model.torchscript", ExportOptions(nms=True))
 

@@ -67,7 +67,9 @@ def captured(task: Task) -> str:
 
 
 def millions(parameters: int) -> str:
-    """``8.97M``."""
+    """``8.97M``; ``62.4k`` below a tenth of a million."""
+    if parameters < 1e5:
+        return f"{parameters / 1e3:.3g}k"
     return f"{parameters / 1e6:.3g}M" if parameters < 1e8 else f"{parameters / 1e6:.0f}M"
 
 
@@ -81,6 +83,7 @@ def _describe_task(task: Task) -> dict[str, Any]:
         "input": asdict(task.input),
         "post": asdict(task.post),
         "loss": {"code": task.loss.code, **task.loss.options},
+        "training": dict(task.training),
         "capture": asdict(task.capture),
         "precision": asdict(task.precision),
         "ranks": asdict(task.ranks),
@@ -110,19 +113,34 @@ def _sheet(family: Family) -> list[str | Table]:
         f"{family.title} ({family.key})",
         f"package   {package_of(family.key)}",
         f"paper     {family.paper or 'not stated'}",
-        f"weights   {family.weights.pattern}, licence {family.weights.licence or 'not stated'}",
+        f"weights   {_weights(family)}",
     ]
     for name, task in family.tasks.items():
         rows = tuple(
             (size + (" *" if size == default_size(family) else ""), str(s.imgsz), millions(s.params))
             for size, s in task.sizes.items()
         )
-        parts += ["", f"Task {name}, {task.classes} classes unless the data says otherwise"]
+        count = f"{task.classes} class" + ("es" if task.classes != 1 else "")
+        parts += ["", f"Task {name}, {count} unless the data says otherwise"]
         parts += ["", Table(("size", "imgsz", "parameters"), rows), "* the default", ""]
-        facts = {**recipe_in_words(task.recipe), **_behaviour(task)}
+        facts = {**recipe_in_words(task.recipe), **_behaviour(task), "loss": _losses(family.key, name)}
         width = max(len(f) for f in facts)
         parts += [f"{fact:<{width}}  {value}" for fact, value in facts.items()]
     return parts
+
+
+def _weights(family: Family) -> str:
+    if not family.weights.organisation:
+        return "none released"
+    return f"{family.weights.pattern}, licence {family.weights.licence or 'not stated'}"
+
+
+def _losses(key: str, task: str) -> str:
+    """The family's own, and what other packages add to it."""
+    from libreyolo_core.registry import registry
+
+    added = {k[2]: c.distribution for k, c in registry().entries("losses").items() if k[:2] == (key, task)}
+    return ", ".join(["default", *(f"{name} (of {distribution})" for name, distribution in added.items())])
 
 
 def recipe_in_words(recipe: Recipe) -> dict[str, str]:
@@ -146,7 +164,11 @@ def recipe_in_words(recipe: Recipe) -> dict[str, str]:
 def _behaviour(task: Task) -> dict[str, str]:
     augment = ", ".join(a.name for a in task.augment if a.p) or "none"
     why = f": {task.precision.why}" if task.precision.why else ""
+    variants = {"variants": ", ".join(task.variants)} if task.variants else {}
+    training = {"trained with": ", ".join(f"{k}={v}" for k, v in task.training.items())} if task.training else {}
     return {
+        **variants,
+        **training,
         "augmentation": augment,
         "input": f"{task.input.fit}, {task.input.colour}",
         "split point": captured(task),

@@ -27,7 +27,7 @@ def predict(given: dict[str, Any]) -> Answer:
     for result in model.predict(rest.pop("source"), stream=True, **rest):
         results.append(result.to_dict())
         folder = getattr(result, "save_dir", None) or folder
-    writes = any(is_on(given.get(name, "false"), name) for name in ("save", "save_txt", "save_crop"))
+    writes = any(is_on(given.get(name, "false"), name) for name in ("save", "save_txt", "save_crop", "save_mask"))
     lines = [f"{len(results)} {'image' if len(results) == 1 else 'images'}"]
     if writes and folder:
         lines.append(f"files in {folder}")

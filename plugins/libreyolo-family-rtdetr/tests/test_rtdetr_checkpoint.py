@@ -18,6 +18,10 @@ def as_second_version(state, layers=6):
     """Key names and buffers of the second version's files."""
     out = {}
     for key, value in state.items():
+        key = key.replace(".aggregation.0.", ".aggregation_squeeze_conv.")
+        key = key.replace(".aggregation.1.", ".aggregation_excitation_conv.")
+        for part in ("stem2a", "stem2b"):  # a padding layer stands before these convolutions
+            key = key.replace(f"backbone.stem.{part}.conv.", f"backbone.stem.{part}.conv.1.")
         for part in ("encoder.input_proj.0", "encoder.input_proj.1", "encoder.input_proj.2"):
             key = key.replace(f"{part}.0.", f"{part}.conv.").replace(f"{part}.1.", f"{part}.norm.")
         key = key.replace("decoder.enc_output.0.", "decoder.enc_output.proj.")

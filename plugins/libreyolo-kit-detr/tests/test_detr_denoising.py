@@ -17,8 +17,8 @@ def batch(n=4, rows=8, seed=0):
     return boxes, labels, valid, torch.tensor([key(1, 0, i) for i in range(n)])
 
 
-def make(boxes, labels, valid, draw, most=5, queries=100):
-    return denoising_queries(boxes, labels, valid, draw, most=most, queries=queries, classes=10)
+def make(boxes, labels, valid, draw, most=5, queries=100, **options):
+    return denoising_queries(boxes, labels, valid, draw, most=most, queries=queries, classes=10, **options)
 
 
 def test_groups_fill_about_the_wanted_number_of_queries():
@@ -87,3 +87,13 @@ def test_groups_and_matching_queries_are_hidden_from_each_other():
         assert not seen[block][:, others].any()
     assert seen[:, groups * size :].all()  # everybody may look at the matching queries
     assert not seen[groups * size :, : groups * size].any()  # which look at none of the others
+
+
+def test_mirrored_boxes_differ_only_where_corners_crossed():
+    boxes, labels, valid, draw = batch()
+    plain, mirrored = (make(boxes, labels, valid, draw, mirror=mirror).box_logits.sigmoid() for mirror in (False, True))
+    crossed = plain[..., 2:] < 2e-5  # what a negative size is clipped to
+    assert 0 < crossed.float().mean() < 0.5
+    assert (mirrored[..., 2:][crossed] > 2e-5).float().mean() > 0.5  # some are empty, at the border of the image
+    assert torch.equal(plain[..., 2:][~crossed], mirrored[..., 2:][~crossed])
+    assert torch.equal(plain[..., :2], mirrored[..., :2])

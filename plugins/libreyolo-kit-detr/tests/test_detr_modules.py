@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from libreyolo_kit_detr import HGNetV2, HybridEncoder, PResNet
+from libreyolo_kit_detr import ElanEncoder, HGNetV2, HybridEncoder, PResNet
 from libreyolo_kit_detr.layers import FrozenBatchNorm2d, fuse_all
 from libreyolo_kit_detr.queries import anchor_logits
 from libreyolo_kit_detr.transformer import SelfAttention, grid_position, to_tokens
 
 
 @pytest.mark.parametrize(
-    ("make", "channels"), [(lambda: PResNet(18), (128, 256, 512)), (lambda: HGNetV2("l"), (512, 1024, 2048))]
+    ("make", "channels"), [(lambda: PResNet(18), (128, 256, 512)), (lambda: HGNetV2("b4"), (512, 1024, 2048))]
 )
 def test_backbones_give_three_maps_of_strides_8_16_32(make, channels):
     backbone = make().eval()
@@ -90,3 +90,48 @@ def test_gradients_through_tokens_do_not_depend_on_the_batch_size():
         return part.grad
 
     torch.testing.assert_close(torch.cat((gradient(slice(0, 1)), gradient(slice(1, 2)))), gradient(slice(0, 2)))
+
+
+def test_a_backbone_may_have_learnable_affines_and_give_its_coarsest_maps_only():
+    backbone = HGNetV2("b0", levels=2, lab=True).eval()
+    assert backbone.channels == (512, 1024)
+    assert [tuple(m.shape) for m in backbone(torch.rand(1, 3, 64, 96))] == [(1, 512, 4, 6), (1, 1024, 2, 3)]
+    labs = [name for name, _ in backbone.named_parameters() if name.endswith("lab.scale")]
+    # every convolution with an activation: 5 in the stem, per block its units and two of the aggregation
+    assert len(labs) == 5 + 5 * (3 + 2)
+    assert "stages.1.downsample.lab.scale" not in labs
+
+
+def test_elan_encoders_keep_sizes_and_the_numbers_when_fused():
+    torch.manual_seed(0)
+    net = ElanEncoder((24, 32, 40), hidden=16, ffn=32, width=9, depth=2)
+    maps = [torch.rand(1, c, 32 // s, 64 // s) for c, s in zip((24, 32, 40), (1, 2, 4))]
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_var.uniform_(0.8, 1.2)
+            module.running_mean.normal_(std=0.1)
+    net.eval()
+    with torch.no_grad():
+        before = net(maps)
+        fuse_all(net)
+        after = net(maps)
+    assert [tuple(x.shape[1:]) for x in before] == [(16, 32, 64), (16, 16, 32), (16, 8, 16)]
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in net.modules())
+    for a, b in zip(before, after):
+        # about twenty float32 layers, each rounded differently once its scale sits in the weights
+        torch.testing.assert_close(a, b, atol=1e-4 * a.abs().max().item(), rtol=0)
+
+
+def test_gradients_of_an_elan_encoder_do_not_depend_on_the_batch_size():
+    torch.manual_seed(0)
+    net = ElanEncoder((8, 8), hidden=16, ffn=32, width=6, depth=1).eval()
+    images = [torch.randn(2, 8, 8, 8), torch.randn(2, 8, 4, 4)]
+
+    def gradient(rows):
+        parts = [x[rows].clone().requires_grad_() for x in images]
+        sum((out**2).sum() for out in net(parts)).backward()
+        return [x.grad for x in parts]
+
+    whole, first, second = gradient(slice(0, 2)), gradient(slice(0, 1)), gradient(slice(1, 2))
+    for a, b, c in zip(whole, first, second):
+        torch.testing.assert_close(torch.cat((b, c)), a)

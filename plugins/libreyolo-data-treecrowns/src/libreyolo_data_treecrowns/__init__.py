@@ -1,4 +1,4 @@
-"""47 aerial photos with 918 tree crowns, and crops of them to classify."""
+"""47 aerial photos with 918 tree crowns, and what can be made of them for other tasks."""
 
 from __future__ import annotations
 
@@ -44,3 +44,17 @@ def classify_path() -> Path:
     from libreyolo_data_treecrowns.crops import cut_crops
 
     return cut_crops(path().parent)
+
+
+def semantic_path() -> Path:
+    """The folder of tiles with masks of crowns (ellipses in the boxes); cut from the photos at the first call."""
+    from libreyolo_data_treecrowns.tiles import cut_semantic
+
+    return cut_semantic(path().parent)
+
+
+def restore_path() -> Path:
+    """The folder of blurred, noisy tiles and the clean ones; made from the photos at the first call."""
+    from libreyolo_data_treecrowns.tiles import cut_restore
+
+    return cut_restore(path().parent)

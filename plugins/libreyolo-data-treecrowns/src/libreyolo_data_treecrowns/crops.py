@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 
-from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.decode import read_image
-from libreyolo_core.data.download import cache_dir
 from libreyolo_core.data.randomness import keyed
-from libreyolo_core.data.scan import ImageRecord, scan_detect
+from libreyolo_core.data.scan import ImageRecord
+from libreyolo_data_treecrowns.made import made_once, photos_of
 
 VERSION = 2
 """Raised when the crops change, so that those cut before are not used."""
@@ -29,25 +26,15 @@ TRIES = 3000
 
 def cut_crops(photos: Path) -> Path:
     """The folder with ``train`` and ``val``, in the cache directory; complete, or not there."""
-    folder = cache_dir() / "datasets" / f"treecrowns-classify-{VERSION}"
-    if folder.is_dir():
-        return folder
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        spec = load_data(photos / "treecrowns.yaml", "detect")
-        photos_of = [record for split in ("train", "val") for record in scan_detect(spec, split).images]
-        held_out = photos_of[HOLD_OUT // 2 :: HOLD_OUT]
-        _write_split([record for record in photos_of if all(record is not h for h in held_out)], aside / "train")
-        _write_split(held_out, aside / "val")
-        try:
-            os.replace(aside, folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return folder
+    return made_once("treecrowns-classify", VERSION, lambda folder: _write(photos, folder))
+
+
+def _write(photos: Path, folder: Path) -> None:
+    found = photos_of(photos)
+    records = [*found["train"], *found["val"]]
+    held_out = records[HOLD_OUT // 2 :: HOLD_OUT]
+    _write_split([record for record in records if all(record is not h for h in held_out)], folder / "train")
+    _write_split(held_out, folder / "val")
 
 
 def _write_split(records: list[ImageRecord], folder: Path) -> None:

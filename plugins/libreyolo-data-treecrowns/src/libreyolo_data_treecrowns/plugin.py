@@ -12,4 +12,14 @@ def libreyolo_datasets():
             "libreyolo_data_treecrowns:classify_path",
             "crops of the same photos, tree or background (no network)",
         ),
+        NamedEntry(
+            "treecrowns-semantic",
+            "libreyolo_data_treecrowns:semantic_path",
+            "tiles of the same photos with crown masks, outlines approximated by ellipses (no network)",
+        ),
+        NamedEntry(
+            "treecrowns-restore",
+            "libreyolo_data_treecrowns:restore_path",
+            "tiles of the same photos, blurred and noisy, with the clean ones (no network)",
+        ),
     ]

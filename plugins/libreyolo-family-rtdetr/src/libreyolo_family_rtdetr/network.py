@@ -89,4 +89,4 @@ def make_backbone(name: str, *, freeze_norm: bool) -> PResNet | HGNetV2:
     """``r18`` ... ``r101`` or ``l``, ``x``; see ``RTDETR``."""
     if name.startswith("r"):
         return PResNet(int(name[1:]), freeze_norm=freeze_norm)
-    return HGNetV2(name, freeze_norm=freeze_norm)
+    return HGNetV2({"l": "b4", "x": "b5"}[name], freeze_norm=freeze_norm)

@@ -39,6 +39,9 @@ RTDETR = Family(
         rename=(
             (r"(encoder\.input_proj\.\d|decoder\.enc_output)\.(conv|proj)\.", r"\1.0."),
             (r"(encoder\.input_proj\.\d|decoder\.enc_output)\.norm\.", r"\1.1."),
+            (r"\.aggregation_squeeze_conv\.", ".aggregation.0."),
+            (r"\.aggregation_excitation_conv\.", ".aggregation.1."),
+            (r"(backbone\.stem\.stem2[ab]\.conv)\.1\.", r"\1."),
         ),
         drop=("decoder.anchors", "decoder.valid_mask", "num_points_scale"),
         optional=("*.num_batches_tracked",),

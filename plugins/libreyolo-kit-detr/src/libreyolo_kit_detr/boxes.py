@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 
-def cxcywh_to_xyxy(boxes: Tensor) -> Tensor:
-    """Centre and size to corners, float [..., 4]."""
+def cxcywh_to_xyxy(boxes: Tensor, *, positive: bool = False) -> Tensor:
+    """Centre and size to corners, float [..., 4]; ``positive``: a negative size counts as 0."""
     centre, size = boxes.split(2, -1)
-    half = size * 0.5
+    half = (size.clamp(min=0) if positive else size) * 0.5
     return torch.cat((centre - half, centre + half), -1)
 
 

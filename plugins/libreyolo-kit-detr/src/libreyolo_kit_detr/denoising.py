@@ -52,6 +52,7 @@ def denoising_queries(
     classes: int,
     label_noise: float = 0.5,
     box_noise: float = 1.0,
+    mirror: bool = False,
 ) -> DenoisingQueries:
     """Disturb true boxes and labels.
 
@@ -62,6 +63,7 @@ def denoising_queries(
         queries: about how many queries to make. ``classes``: class count.
         label_noise: half of this share of the labels is replaced by random ones.
         box_noise: corners move by less than this share of half the box (positives), negatives by up to twice as much.
+        mirror: swap corners that crossed; without, such a box has almost no size.
     """
     groups = group_count(queries, most)
     boxes, labels, valid = (rows(x, most)[:, None, None] for x in (boxes, labels, valid))  # [N, 1, 1, most]
@@ -76,9 +78,11 @@ def denoising_queries(
     far = torch.arange(2, device=boxes.device)[:, None, None]
     shift = (shift + torch.where(shift < 0, -1, 1) * far) * (0.5 * box_noise)
     corners = cxcywh_to_xyxy(boxes) + shift * boxes[..., 2:].repeat(1, 1, 1, 1, 2)  # w h w h
-    # Corners that crossed make a negative size, which the logit clips to almost nothing; they are not swapped back.
-    logits = xyxy_to_cxcywh(corners.clamp(0, 1)).logit(eps=LOGIT_EPS)
-    return DenoisingQueries(shown.flatten(1), logits.flatten(1, 3), groups)
+    noisy = xyxy_to_cxcywh(corners.clamp(0, 1))
+    if mirror:
+        noisy = noisy.abs()  # centres are positive anyway
+    # A size that is still negative, because corners crossed, is clipped to almost nothing by the logit.
+    return DenoisingQueries(shown.flatten(1), noisy.logit(eps=LOGIT_EPS).flatten(1, 3), groups)
 
 
 def rows(x: Tensor, count: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,54 @@ from libreyolo_kit_detr.layers import ConvNorm, keep_layout, memory_format
 from libreyolo_kit_detr.transformer import TransformerEncoderLayer, grid_position, to_tokens
 
 
-class HybridEncoder(nn.Module):
-    """Intra-scale attention (AIFI) on the coarsest map, then a top-down and a bottom-up path (CCFF).
+class Pyramid(nn.Module):
+    """What hybrid encoders share: attention in the coarsest map (AIFI), a top-down and a bottom-up path (CCFF).
+
+    Args:
+        channels: of the incoming maps, finest first.
+        aifi: makes the module for the coarsest map.
+        project: ``project(c_in)`` makes the module that brings a map to the common number of channels.
+        lateral, down: make the 1x1 module before a map goes up, and the module that halves a map.
+        fuse: makes the module that joins two concatenated maps, twice the
+            channels to one.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        *,
+        aifi: Callable[[], nn.Module],
+        project: Callable[[int], nn.Module],
+        lateral: Callable[[], nn.Module],
+        down: Callable[[], nn.Module],
+        fuse: Callable[[], nn.Module],
+    ) -> None:
+        super().__init__()
+        steps = range(len(channels) - 1)
+        self.input_proj = nn.ModuleList(project(c) for c in channels)
+        self.encoder = nn.ModuleList([aifi()])
+        self.lateral_convs = nn.ModuleList(lateral() for _ in steps)
+        self.fpn_blocks = nn.ModuleList(fuse() for _ in steps)
+        self.downsample_convs = nn.ModuleList(down() for _ in steps)
+        self.pan_blocks = nn.ModuleList(fuse() for _ in steps)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """Fuse maps [N, C, H, W] of halving size, finest first; the outgoing ones have equal channels."""
+        *finer, coarsest = [keep_layout(project(x)) for project, x in zip(self.input_proj, maps, strict=True)]
+        high = self.encoder[0](coarsest)
+        laterals = []
+        for lateral, fuse, low in zip(self.lateral_convs, self.fpn_blocks, reversed(finer), strict=True):
+            high = lateral(high)
+            laterals.append(high)
+            high = fuse(torch.cat((F.interpolate(high, scale_factor=2.0, mode="nearest"), low), 1))
+        out = [high]
+        for down, fuse, lateral_map in zip(self.downsample_convs, self.pan_blocks, reversed(laterals), strict=True):
+            out.append(fuse(torch.cat((down(out[-1]), lateral_map), 1)))
+        return out
+
+
+class HybridEncoder(Pyramid):
+    """The encoder of RT-DETR.
 
     Args:
         channels: of the incoming maps, finest first.
@@ -35,28 +81,14 @@ class HybridEncoder(nn.Module):
         heads: int = 8,
         depth: int = 3,
     ) -> None:
-        super().__init__()
-        steps = range(len(channels) - 1)
-        self.input_proj = nn.ModuleList(Projection(c, hidden) for c in channels)
-        self.encoder = nn.ModuleList([AIFI(hidden, ffn, heads)])
-        self.lateral_convs = nn.ModuleList(ConvNorm(hidden, hidden, 1, act=nn.SiLU(inplace=True)) for _ in steps)
-        self.fpn_blocks = nn.ModuleList(CSPBlock(2 * hidden, hidden, expansion, depth) for _ in steps)
-        self.downsample_convs = nn.ModuleList(ConvNorm(hidden, hidden, 3, 2, act=nn.SiLU(inplace=True)) for _ in steps)
-        self.pan_blocks = nn.ModuleList(CSPBlock(2 * hidden, hidden, expansion, depth) for _ in steps)
-
-    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Fuse maps [N, C, H, W] of halving size, finest first; the outgoing ones have ``hidden`` channels."""
-        *finer, coarsest = [keep_layout(project(x)) for project, x in zip(self.input_proj, maps, strict=True)]
-        high = self.encoder[0](coarsest)
-        laterals = []
-        for lateral, fuse, low in zip(self.lateral_convs, self.fpn_blocks, reversed(finer), strict=True):
-            high = lateral(high)
-            laterals.append(high)
-            high = fuse(torch.cat((F.interpolate(high, scale_factor=2.0, mode="nearest"), low), 1))
-        out = [high]
-        for down, fuse, lateral_map in zip(self.downsample_convs, self.pan_blocks, reversed(laterals), strict=True):
-            out.append(fuse(torch.cat((down(out[-1]), lateral_map), 1)))
-        return out
+        super().__init__(
+            channels,
+            aifi=lambda: AIFI(hidden, ffn, heads),
+            project=lambda c_in: Projection(c_in, hidden),
+            lateral=lambda: ConvNorm(hidden, hidden, 1, act=nn.SiLU(inplace=True)),
+            down=lambda: ConvNorm(hidden, hidden, 3, 2, act=nn.SiLU(inplace=True)),
+            fuse=lambda: CSPBlock(2 * hidden, hidden, expansion, depth),
+        )
 
 
 class Projection(nn.Sequential):

@@ -14,6 +14,9 @@ from libreyolo_core.network import fuse_conv_bn
 NormMaker = Callable[[int], nn.Module]
 """Makes a normalisation layer for a number of channels: ``nn.BatchNorm2d`` or ``FrozenBatchNorm2d``."""
 
+Activation = Callable[[Tensor], Tensor]
+"""An activation without parameters: ``F.relu``, ``F.silu``."""
+
 
 class FrozenBatchNorm2d(nn.Module):
     """Batch normalisation as a fixed affine map: its four tensors are buffers, statistics never move."""
@@ -84,10 +87,11 @@ class ConvNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """``layers`` linear layers with ReLU between them: ``c_in`` to ``hidden`` ... to ``c_out``."""
+    """``layers`` linear layers with ``act`` between them: ``c_in`` to ``hidden`` ... to ``c_out``."""
 
-    def __init__(self, c_in: int, hidden: int, c_out: int, layers: int) -> None:
+    def __init__(self, c_in: int, hidden: int, c_out: int, layers: int, *, act: Activation = F.relu) -> None:
         super().__init__()
+        self.act = act
         widths = [c_in, *[hidden] * (layers - 1), c_out]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
 
@@ -95,7 +99,7 @@ class MLP(nn.Module):
         """``x`` float [..., c_in]."""
         *hidden, last = self.layers
         for layer in hidden:
-            x = F.relu(layer(x))
+            x = self.act(layer(x))
         return last(x)
 
 

@@ -26,14 +26,19 @@ class Columns(NamedTuple):
 
     def pick(self, values: Tensor) -> Tensor:
         """[N, K, C] from [N, A, C], differentiable; gradients of padding columns are the caller's to mask."""
-        images, cells, channels = values.shape
-        first = torch.arange(0, images * cells, cells, device=values.device)[:, None]
-        return values.flatten(0, 1).index_select(0, (self.cell + first).flatten()).view(images, -1, channels)
+        return pick(values, self.cell)
 
     def of(self, cells: Tensor) -> Tensor:
         """The columns of ``cells`` int64 [N, ...]; a cell without a column gets some other one."""
         place = torch.searchsorted(self.cell, cells.flatten(1))
         return place.clamp_(max=self.cell.shape[1] - 1).view_as(cells)
+
+
+def pick(values: Tensor, cell: Tensor) -> Tensor:
+    """The rows [N, K, C] of ``values`` [N, A, C] that ``cell`` int64 [N, K] names, differentiable."""
+    images, cells, channels = values.shape
+    first = torch.arange(0, images * cells, cells, device=values.device)[:, None]
+    return values.flatten(0, 1).index_select(0, (cell + first).flatten()).view(images, -1, channels)
 
 
 def pack(mask: Tensor, columns: int) -> Columns:

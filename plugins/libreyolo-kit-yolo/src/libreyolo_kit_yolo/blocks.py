@@ -22,7 +22,15 @@ Conv = Callable[..., nn.Module]
 """Makes a block from ``(cin, cout, kernel, stride)``."""
 
 
-class ConvNormAct(nn.Module):
+class Fusible(nn.Module):
+    """A block with a cheaper form for inference."""
+
+    def fuse(self) -> None:
+        """Take the inference form, in place; a second call changes nothing."""
+        raise NotImplementedError
+
+
+class ConvNormAct(Fusible):
     """Convolution without bias, padding ``kernel // 2``, then BatchNorm, then activation. Keys: ``conv``, ``bn``.
 
     Args:
@@ -159,9 +167,9 @@ class SPP(nn.Module):
 
 
 def fuse_norms(module: nn.Module) -> None:
-    """Fuse every ``ConvNormAct`` inside ``module``, in place."""
-    for part in module.modules():
-        if isinstance(part, ConvNormAct):
+    """Fuse every ``Fusible`` block inside ``module``, in place."""
+    for part in list(module.modules()):
+        if isinstance(part, Fusible):
             part.fuse()
 
 

@@ -1,0 +1,1 @@
+"""D-FINE (Peng et al., 2024) for LibreYOLO."""

@@ -1,0 +1,1 @@
+"""FOMO point detectors for LibreYOLO."""

@@ -1,0 +1,1 @@
+"""NAFNet image restoration for LibreYOLO."""

@@ -1,0 +1,1 @@
+"""SegFormer semantic segmentation for LibreYOLO."""

@@ -1,0 +1,1 @@
+"""Counting with LibreYOLO, by people who have nothing to do with it."""
