@@ -1,6 +1,7 @@
 """Fills the generated parts of the documentation when it is built, from the code that they describe.
 
-A page asks for one with a comment of its own line, ``<!-- generated: families -->``. Nothing generated is checked in.
+A page asks for one with a comment of its own line, ``<!-- generated: families -->``, and for a file of the repository,
+shown as code, with ``<!-- file: path -->``. Nothing generated is checked in.
 """
 
 from __future__ import annotations
@@ -25,11 +26,20 @@ from libreyolo_core.family import Family  # noqa: E402
 from libreyolo_core.registry import Plugin, Registry  # noqa: E402
 
 MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
+LANGUAGES = {".py": "python", ".toml": "toml"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for every page."""
-    return MARK.sub(lambda found: PARTS[found[1]](), markdown)
+    return FILE.sub(lambda found: shown_file(found[1]), MARK.sub(lambda found: PARTS[found[1]](), markdown))
+
+
+def shown_file(path: str) -> str:
+    """A file of the repository as a block of code under its name."""
+    file = ROOT / path
+    code = file.read_text(encoding="utf-8").rstrip()
+    return f'```{LANGUAGES[file.suffix]} title="{file.name}"\n{code}\n```'
 
 
 @cache

@@ -32,6 +32,14 @@ def toy(entry_points):
     return entry_points(toy="toy_family").family("toy")
 
 
+@pytest.fixture(scope="session")
+def wheel_store(tmp_path_factory):
+    """Wheels of packages of this repository, each built once."""
+    from environments import Wheels
+
+    return Wheels(tmp_path_factory.mktemp("wheels"))
+
+
 @pytest.fixture
 def boxes_set(tmp_path):
     """A data set of 10 + 4 small pictures with coloured squares; returns the path of its YAML."""

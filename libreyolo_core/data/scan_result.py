@@ -148,7 +148,9 @@ class Scan:
                 f"The {self.split} split has {len(self.images):,} images and not one {thing}: {why}. "
                 f"Labels were looked for at {', '.join(self.label_paths[:3])}",
                 where=self.where,
-                mend="Put the labels there: the last folder 'images' of a path becomes 'labels'.",
+                mend="Put the labels there: the last folder 'images' of a path becomes 'labels'."
+                if objects
+                else "Put rows with polygons there, or masks: the last folder 'images' of a path becomes 'masks'.",
             )
 
     def _without_polygon(self) -> bool:

@@ -151,10 +151,8 @@ def make_plan(resolved: Resolved, *, samples: int, default_imgsz: int, device_ty
     batch = recipe.batch
     if batch == -1:
         if device_type != "cpu":
-            from libreyolo_core.errors import NotAvailableYet
-
-            raise NotAvailableYet(
-                "batch=-1 cannot probe this device yet",
+            raise ConfigError(
+                f"batch=-1 cannot measure the memory of {device_type}",
                 where="train argument batch",
                 mend="Give a number, e.g. batch=16.",
             )

@@ -18,7 +18,7 @@ from libreyolo_core.data.batch import Batch
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.loader import Loader, eval_loader, train_loader
 from libreyolo_core.draw import key
-from libreyolo_core.engine import distributed, elastic
+from libreyolo_core.engine import autobatch, distributed, elastic
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.device import parse_device
 from libreyolo_core.engine.launch import refuse_unguarded, spawn_train
@@ -30,7 +30,7 @@ from libreyolo_core.engine.snapshot import Snapshots, restore
 from libreyolo_core.engine.sync_bn import synchronise_norms, warn_of_small_shards
 from libreyolo_core.engine.trainer import Trainer, TrainResult
 from libreyolo_core.errors import CheckpointError, ConfigError, NotAvailableYet, UsageError
-from libreyolo_core.family import resolve
+from libreyolo_core.family import resolve, with_path
 from libreyolo_core.losses import Ranks
 from libreyolo_core.network import Network
 from libreyolo_core.registry import registry
@@ -114,9 +114,37 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     wanted = request(model, given)
     devices = parse_device(wanted.resolved.args.device)
     if len(devices) > 1:
-        distributed.check_batch(wanted.resolved.sheet.recipe.batch, len(devices))
+        batch = wanted.resolved.sheet.recipe.batch
+        if batch == -1:  # probed here, before there are workers: all of them get the same number
+            scan = model.task.scan(load_data(wanted.resolved.args.data, model.task_name), "train")
+            batch = fitting_batch(model, wanted.resolved, scan, devices[0], len(devices))
+            given = {**given, "batch": batch}
+        distributed.check_batch(batch, len(devices))
         return spawn_train(model, given, devices)
     return _train_here(model, wanted, devices[0], Ranks())
+
+
+def fitting_batch(model: LibreYOLO, resolved: Resolved, scan: Any, device: torch.device, world: int) -> int:
+    """The global batch that ``batch=-1`` means on ``world`` CUDA devices like this one."""
+    resolved = _with_batch(resolved, world)  # any number: the plan is asked for its largest input only
+    plan = make_plan(
+        resolved, samples=len(scan.images), default_imgsz=model.base_imgsz, device_type=device.type, world=world
+    )
+    counts = [len(record.labels) for record in scan.images]
+    probe = autobatch.training_probe(
+        model,
+        plan.sheet,
+        nc=len(scan.names),
+        side=plan.canvas,
+        count=autobatch.largest_count(counts, plan.sheet),
+        device=device,
+    )
+    held = autobatch.find_batch(probe, autobatch.CudaMeter(device), most=max(1, len(scan.images) // world))
+    return autobatch.global_batch(held, world, plan.sheet.recipe.nbs)
+
+
+def _with_batch(resolved: Resolved, batch: int) -> Resolved:
+    return replace(resolved, sheet=with_path(resolved.sheet, "recipe.batch", batch))
 
 
 def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: Ranks) -> TrainResult:
@@ -125,8 +153,12 @@ def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: 
     spec = load_data(args.data, model.task_name)
     train_scan = model.task.scan(spec, "train", strict=args.strict)
     val_scan = model.task.scan(spec, "val", strict=args.strict) if "val" in spec.splits else None
+    resolved = wanted.resolved
+    if resolved.sheet.recipe.batch == -1 and device.type == "cuda":
+        found = ranks.on_first(lambda: fitting_batch(model, resolved, train_scan, device, ranks.size))
+        resolved = _with_batch(resolved, found)
     plan = make_plan(
-        wanted.resolved,
+        resolved,
         samples=len(train_scan.images),
         default_imgsz=model.base_imgsz,
         device_type=device.type,

@@ -37,7 +37,7 @@ def test_its_loss_reaches_it_and_through_it_the_backbone_but_not_the_neck(networ
     sum(terms[name] for name in AUXILIARY).backward()
     reached = {name for name, p in network.named_parameters() if p.grad is not None and p.grad.any()}
     assert {name.partition(".")[0] for name in reached} == {"backbone", "aux", "aux_head"}
-    for part in ("backbone.conv0.conv", "backbone.elan4.cv4.conv", "aux.elan_a3.cv1.conv", "aux_head.cv2.2.2"):
+    for part in ("backbone.conv0.conv", "backbone.elan4.cv4.conv", "aux.elan_a3.cv1.conv", "aux_head.cv3.2.2"):
         assert f"{part}.weight" in reached
     # The backbone's pooling belongs to the neck's way; the branch pools for itself.
     assert not any(name.startswith("backbone.spp") for name in reached)

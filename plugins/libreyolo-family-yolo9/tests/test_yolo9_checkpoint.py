@@ -71,7 +71,8 @@ def test_files_of_the_original_project_load_with_no_key_missing_or_left_over(bui
     report = load_into(other, as_original(network), FAMILY.checkpoint)
     assert report.missing == ()
     assert all("anc2vec" in k or k.startswith("aux") for k in report.unexpected)
-    assert all(torch.equal(v, network.state_dict()[k]) for k, v in other.state_dict().items())
+    wanted = network.state_dict()
+    assert all(torch.equal(v, wanted[k]) for k, v in other.state_dict().items())
 
 
 def test_a_centred_file_stays_centred_when_it_is_saved_again(build, tmp_path):
@@ -107,8 +108,8 @@ def test_another_class_count_keeps_the_towers_and_the_boxes(build):
         torch.nn.init.normal_(p)
     fresh = fit_classes(new, old.state_dict(), FAMILY.checkpoint, old_nc=80, new_nc=3)
     assert set(fresh) == {f"head.cv3.{i}.2.{kind}" for i in range(3) for kind in ("weight", "bias")}
-    kept = [k for k in new.state_dict() if k not in fresh]
-    assert all(torch.equal(new.state_dict()[k], old.state_dict()[k]) for k in kept)
+    before = old.state_dict()
+    assert all(torch.equal(v, before[k]) for k, v in new.state_dict().items() if k not in fresh)
 
 
 @pytest.mark.parametrize("key", ["head.one2one_cv2.0.0.conv.weight", "neck.elan_up3.cv1.conv.weight"])

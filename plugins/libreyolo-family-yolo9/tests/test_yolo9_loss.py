@@ -114,7 +114,7 @@ def test_one_batch_is_learnt_by_heart(build, random_targets):
             images[i, label, y1:y2, x1:x2] = 0.9
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     loss, overlap = YOLO9Loss(network), []
-    for _ in range(60):
+    for _ in range(40):
         terms = loss(network(images), targets, Step())
         optimizer.zero_grad()
         terms.total.backward()

@@ -28,8 +28,8 @@ FOMO = Family(
     "fomo",
     "FOMO",
     network="libreyolo_family_fomo.network:FOMO",
-    paper="https://docs.edgeimpulse.com/docs/edge-impulse-studio/learning-blocks/object-detection/fomo-object-detection-for-constrained-devices",
-    weights=Weights("LibreFOMO{size}-point.pt", licence="MIT"),
+    paper="https://www.edgeimpulse.com/blog/announcing-fomo-faster-objects-more-objects/",
+    weights=Weights("LibreFOMO{size}-point.pt", organisation=""),
     checkpoint=Checkpoint(
         signature=("head.weight", "backbone.block_6_expand.*", "backbone.block_2.conv.0.0.conv.weight"),
         adapter="libreyolo_family_fomo.checkpoint",
@@ -64,10 +64,10 @@ FOMO = Family(
             changes=(Change(SCRATCH, {"recipe.optimizer.lr": 3e-3}),),
             loss=Loss("libreyolo_family_fomo.loss:GridCrossEntropy", fg_weight=100.0),
             post=Post(nms=False, conf=0.25, max_det=300, val_conf=0.001, radius=1),
-            capture=Capture("network", numerics="last bit"),
+            capture=Capture("network", numerics="spread"),
             precision=Precision(
                 amp=False,
-                why="as published, which gives no reason; it is too small a network for half precision to save time",
+                why="as published, without a reason given; so small a network gains no time from half precision",
             ),
             ranks=Ranks(sync_bn=True),
         )

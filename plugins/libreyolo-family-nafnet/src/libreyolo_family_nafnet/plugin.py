@@ -28,7 +28,7 @@ NAFNET = Family(
     "NAFNet",
     network="libreyolo_family_nafnet.network:NAFNet",
     paper="https://arxiv.org/abs/2204.04676",
-    weights=Weights("LibreNAFNet{size}-restore.pt", licence="MIT"),
+    weights=Weights("LibreNAFNet{size}-restore.pt"),
     checkpoint=Checkpoint(
         signature=("intro.weight", "ending.weight", "encoders.*.beta", "decoders.*.beta", "middle_blks.*.beta"),
         adapter="libreyolo_family_nafnet.checkpoint",
