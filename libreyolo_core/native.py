@@ -108,8 +108,8 @@ class Native:
         if not self._told:
             log.info(
                 "A photo of %d x %d pixels goes through the network in blended tiles of %d with %d shared, to bound "
-                "the memory; so does every one above %.1f megapixels. tile=0 takes photos whole, another tile= sets the "
-                "side.",
+                "the memory; so does every one above %.1f megapixels. tile=0 takes photos whole, another tile= sets "
+                "the side.",
                 size[1],
                 size[0],
                 self.side,

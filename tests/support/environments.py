@@ -111,6 +111,12 @@ class Environment:
         for entry in Path(pytest.__file__).parents[1].iterdir():
             if not entry.name.startswith(OURS) and not (site / entry.name).exists():
                 (site / entry.name).symlink_to(entry)
+        # OpenCV's loader resolves links and then does not recognise a search path that begins with this folder.
+        (site / "opencv_behind_a_link.pth").write_text("import sys; sys.OpenCV_REPLACE_SYS_PATH_0 = True\n")
+        for tool in ("pip", "pytest"):
+            script = self.bin / tool
+            script.write_text(f'#!/bin/sh\nexec "{self.bin / "python"}" -m {tool} "$@"\n')
+            script.chmod(0o755)
 
     def variables(self) -> dict[str, str]:
         """What a shell with this environment activated has, kept away from the user's caches and from registries."""
@@ -120,6 +126,7 @@ class Environment:
             "PATH": f"{self.bin}{os.pathsep}{kept.get('PATH', '')}",
             "LIBREYOLO_CACHE": str(self.cache),
             "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "OMP_NUM_THREADS": "1",
         }

@@ -57,7 +57,7 @@ class DecodeHead(nn.Module):
 
     def merged(self) -> tuple[list[Tensor], Tensor]:
         """Projection and fusion as one 1x1 kernel [D, C_i, 1, 1] per stage, and their common bias [D]."""
-        layers = [part.proj for part in self.linear_projections]
+        layers: list[nn.Linear] = [part.proj for part in self.linear_projections]  # type: ignore[misc]
         with autocast_off():  # a product of weights is rounded once, not twice
             fusion = self.linear_fuse.weight.flatten(1)  # [D, 4 D], the coarsest stage first
             parts = fusion.unflatten(1, (len(layers), -1)).unbind(1)

@@ -41,8 +41,8 @@ class SegFormer(Network):
         self.encoder = Encoder(depths, widths)
         self.decode_head = DecodeHead(widths, decoder, nc)
         self.apply(initialise)
-        # the encoder's maps are channels-last, and kernels stored alike need no conversion at every use
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # its maps are channels-last, and kernels stored alike need no conversion at every use
+        self.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def region(self, images: Tensor, draw: Tensor | None = None) -> Tensor:
         """Images [N, 3, H, W], normalised, to class logits: [N, C, H/4, W/4] while training (the loss resizes them to
