@@ -27,7 +27,8 @@ SCRIPT = """
 from libreyolo import LibreYOLO
 if __name__ == "__main__":
     LibreYOLO("yolox-n", pretrained=False, device="cpu").train(
-        data="treecrowns", imgsz=64, batch=8, epochs={epochs}, workers=0, plots=False, device="cpu", project={project!r},
+        data="treecrowns", imgsz=64, batch=8, epochs={epochs}, workers=0, plots=False, device="cpu",
+        project={project!r},
         name="run", exist_ok=True, save_steps=2, eval_interval=5, {more})
 """
 

@@ -75,11 +75,10 @@ class DropPath(nn.Module):
         self.p, self.where = float(p), site(name)
 
     def forward(self, x: Tensor, draw: Tensor | None) -> Tensor:
-        """``x`` [N, ...]; ``draw`` int64 [N] while training."""
-        if not self.training or self.p == 0.0:
+        """``x`` [N, ...]; ``draw`` int64 [N] while training, ``None`` to keep every branch (the trainer always has it;
+        comparisons with recorded numbers leave it out)."""
+        if not self.training or self.p == 0.0 or draw is None:
             return x
-        if draw is None:
-            raise ValueError("DropPath needs the batch's draw keys while training")
         keep = 1.0 - self.p
         kept = (uniform(draw, self.where, (1,)) < keep).to(x.dtype) / keep
         return x * kept.reshape(-1, *([1] * (x.dim() - 1)))

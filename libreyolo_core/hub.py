@@ -34,6 +34,7 @@ class Released:
         stem: its name without suffix, also the name of its repository.
         organisation: owner of the repository.
         family, task, size, variant: what it holds; ``variant`` is "" for the plain one.
+        licence: of the weights, shown before they are fetched.
     """
 
     stem: str
@@ -42,6 +43,7 @@ class Released:
     task: str
     size: str
     variant: str = ""
+    licence: str = ""
 
     @property
     def filename(self) -> str:
@@ -63,7 +65,10 @@ def released(families: Mapping[str, Family]) -> dict[str, Released]:
             stem = _stem(family.weights.pattern.format(size=size))
             for variant in ("", *task.variants):
                 name = f"{stem}-{variant}" if variant else stem
-                out[name] = Released(name, family.weights.organisation, key, family.default_task, size, variant)
+                weights = family.weights
+                out[name] = Released(
+                    name, weights.organisation, key, family.default_task, size, variant, weights.licence
+                )
     return out
 
 
@@ -161,7 +166,8 @@ def _fetch(item: Released, cache_dir: str | Path | None) -> Path:
         ) from error
     except Exception as error:  # whatever HTTP library huggingface_hub uses in this version raises its own types
         raise _unreachable(item, endpoint, error) from error
-    log.info("fetching %s from %s/%s", item.filename, endpoint, item.repository)
+    terms = f" (licence of these weights: {item.licence})" if item.licence else ""
+    log.info("fetching %s from %s/%s%s", item.filename, endpoint, item.repository, terms)
     try:
         if facts.etag and "/" not in facts.etag:
             _fill_blob(item, cache / _folder(item) / "blobs" / facts.etag, url, facts)

@@ -57,8 +57,8 @@ class Names:
         return f"libreyolo_family_{self.key}"
 
     @property
-    def class_(self) -> str:
-        """The beginning of its classes' names: ``RiverScout``."""
+    def weights(self) -> str:
+        """The beginning of its weight files' names: ``RiverScout``."""
         return "".join(part.capitalize() for part in self.key.split("_"))
 
     @property
@@ -135,7 +135,7 @@ def write_family(name: str, *, folder: str | Path = ".", title: str = "", author
         "key": names.key,
         "distribution": names.distribution,
         "module": names.module,
-        "Class": names.class_,
+        "weights": names.weights,
         "title": _one_line(title or names.title, "title"),
         "author": _one_line(author or f"the {names.distribution} authors", "author"),
         "year": str(datetime.date.today().year),

@@ -96,7 +96,9 @@ SEGFORMER = Family(
             ),
             loss=Loss("libreyolo_family_segformer.loss:PixelCrossEntropy"),
             post=Post(nms=False),
-            capture=Capture("network up to the logits at stride 4", numerics="exact"),
+            # Replays draw what eager steps draw; on CUDA the gradients of bilinear resizing and of fused attention are
+            # summed in no fixed order, captured or not.
+            capture=Capture("network up to the logits at stride 4", numerics="spread"),
             precision=Precision(amp=True, dtype="float16", why="logits are resized and compared in float32"),
             ranks=Ranks(sync_bn=False),
         )

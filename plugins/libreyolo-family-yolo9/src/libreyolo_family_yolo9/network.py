@@ -136,9 +136,7 @@ class Head(nn.Module):
         super().__init__()
         width = max(-(-channels[0] // 16) * 4, 64)
         self.cv2 = nn.ModuleList(
-            nn.Sequential(
-                conv3(c, width), conv3(width, width, groups=4), nn.Conv2d(width, 4 * BINS, 1, groups=4)
-            )
+            nn.Sequential(conv3(c, width), conv3(width, width, groups=4), nn.Conv2d(width, 4 * BINS, 1, groups=4))
             for c in channels
         )
         self.cv3 = nn.ModuleList(
