@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.engine.callbacks import Callback
+from libreyolo_core.engine.capture import Captured, choose_backend
 from libreyolo_core.engine.distributed import timeout_s
 from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.interrupts import TERMINATED, Interrupts
@@ -47,6 +48,7 @@ class TrainResult:
         skipped: optimizer steps left out because gradients overflowed or a loss was not finite.
         precision: what the forward passes ran in.
         speed: milliseconds per image of the best weights' validation.
+        capture: with ``cuda_graph`` how many steps were captured, replayed and eager, and the reasons in words.
     """
 
     metrics: dict[str, float]
@@ -60,6 +62,7 @@ class TrainResult:
     skipped: int = 0
     precision: str = "float32"
     speed: dict[str, float] = field(default_factory=dict)
+    capture: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -101,6 +104,7 @@ class Trainer:
         self.network = network.to(device)
         self.step_module = TrainStep(network, plan.sheet.loss, plan.sheet.input, self.ranks)
         self.use_channels_last(args.channels_last)
+        self.captured = self.capture_region(args.cuda_graph)
         self.parallel = distribute(self.step_module, device) if self.ranks.size > 1 else None
         self.mode = choose_mode(plan.sheet.precision.amp, plan.sheet.precision.dtype, device)
         self.scaler = Scaler(self.mode)
@@ -146,6 +150,8 @@ class Trainer:
                 self.average.network.configure(**phase.network)
                 self.average.rule = phase.sheet.recipe.ema
             self.step_module.set_loss(phase.sheet.loss)
+            if self.captured and self.phase and phase.network != self.phase.network:
+                self.captured.invalidate(f"epoch {epoch + 1} changes the network")
             if self.phase:
                 log.info("epoch %d: %s", epoch + 1, describe_change(change))
             self.phase = phase
@@ -280,6 +286,16 @@ class Trainer:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.step_module.memory_format = torch.channels_last
 
+    def capture_region(self, wanted: bool | str) -> Captured | None:
+        """Put a capture manager in the place of the network's region."""
+        if not wanted:
+            return None
+        backend, why_not = choose_backend(self.device)
+        if self.ranks.size > 1:
+            backend, why_not = None, "distributed runs are not captured"
+        self.step_module.region = Captured(self.network, backend, self.plan.sheet.capture, why_not=why_not)
+        return self.step_module.region
+
     def stop_for_interrupt(self) -> None:
         """Save between two optimizer steps and end the run: as Ctrl-C asks, or for SIGTERM (a node that is taken away)
         with exit code 0."""
@@ -308,6 +324,7 @@ class Trainer:
             minutes=minutes,
             skipped=self.scaler.skipped + self.dropped,
             precision=self.mode.name,
+            capture=self.captured.counts.to_dict() if self.captured else {},
         )
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.errors import LibreYOLOError, UnknownNameError, suggestion
 from libreyolo_core.family import Family, Task, resolve
 from libreyolo_core.losses import float32_island
@@ -26,6 +27,9 @@ from libreyolo_core.network import Network
 from libreyolo_core.registry import registry
 from libreyolo_core.testing.reference import Reference
 from libreyolo_core.testing.steps import Subject, loss_terms, subject
+
+REPLAYED_STEPS = 20
+"""Steps of the check ``replay``."""
 
 
 class Failed(Exception):
@@ -255,23 +259,46 @@ def split(context: Context) -> str:
 
 
 def replay(context: Context) -> str:
-    """The region recorded once and replayed on new inputs gives the eager result bit for bit in float32 on the CPU."""
+    """Training with the region recorded once and replayed equals eager training bit for bit in float32 on the CPU, with
+    the region's Python made to raise as soon as it has been recorded."""
     if context.sheet.capture.off_reason:
         raise NotRun(f"no region: {context.sheet.capture.off_reason}")
-    from libreyolo_core.data.batch import prepare
-    from libreyolo_core.testing.replay import Recording
+    from libreyolo_core.engine.capture import SEEN, Captured, Replay
 
-    who = context.build()
-    first, other = (who.batch([3, 1], context.imgsz, seed=seed) for seed in (0, 1))
-    recording = Recording(who.network.train(), prepare(first.images, who.sheet.input), first.draw)
-    images = prepare(other.images, who.sheet.input)
-    seeds = recording.seeds(images, other.draw)
-    eager, replayed = (run(images, other.draw, seeds) for run in (recording.eager, recording.replay))
-    for what, a, b in zip(("output", "gradient", "buffer"), eager, replayed, strict=True):
-        for name, (x, y) in enumerate(zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)):
-            if not torch.equal(x, y):
-                raise Failed(f"{what} {list(a)[name] if isinstance(a, dict) else name} differs when replayed")
-    return f"{len(recording.graph.graph.nodes)} recorded operations, {len(eager[1])} gradients equal bit for bit"
+    def train(capture: bool) -> tuple[list[float], dict[str, torch.Tensor], Captured | None]:
+        who = context.build()
+        step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
+        manager = Captured(who.network, Replay(), who.sheet.capture) if capture else None
+        step.region = manager or step.region
+        trained = [p for p in who.network.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=1e-4, momentum=0.9)
+        losses = []
+        for number in range(REPLAYED_STEPS):
+            if manager and manager.counts.captured:
+                who.network.region = _raises  # type: ignore[method-assign]
+            total = step(who.batch([3, 1], context.imgsz, seed=number)).total
+            total.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(total.detach()))
+        return losses, {k: v.clone() for k, v in who.network.state_dict().items()}, manager
+
+    (eager, state, _), (replayed, other, manager) = train(False), train(True)
+    assert manager is not None
+    counts = manager.counts
+    if (counts.captured, counts.replayed, counts.eager) != (1, REPLAYED_STEPS - SEEN + 1, SEEN - 1):
+        raise Failed("; ".join(counts.reasons))
+    for number, (a, b) in enumerate(zip(eager, replayed, strict=True)):
+        if a != b:
+            raise Failed(f"the loss of step {number} is {a:.9g} eagerly and {b:.9g} replayed")
+    for name, value in state.items():
+        if not torch.equal(value, other[name]):
+            raise Failed(f"{name} differs after {REPLAYED_STEPS} steps")
+    return f"{counts.replayed} of {REPLAYED_STEPS} steps replayed, losses and weights equal bit for bit"
+
+
+def _raises(*_: Any) -> Any:
+    raise RuntimeError("the region's Python ran after it had been recorded")
 
 
 def learns(context: Context) -> str:
@@ -466,8 +493,6 @@ def _tree(outputs: Any) -> Any:
 
 def _gradients(who: Subject, data: Any, region: Callable) -> dict[str, torch.Tensor]:
     """Gradients of a step whose region is called through ``region``, from the same state."""
-    from libreyolo_core.engine.step import TrainStep
-
     network = who.network.train()
     buffers = {k: v.clone() for k, v in network.named_buffers()}
     step = TrainStep(network, who.sheet.loss, who.sheet.input)

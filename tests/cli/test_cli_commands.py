@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from libreyolo_core.hookspecs import NamedEntry, hookimpl
+from libreyolo_core.family import Size
+from libreyolo_core.hookspecs import LossEntry, NamedEntry, hookimpl
 from libreyolo_core.registry import Plugin
 
 
@@ -146,6 +148,33 @@ def test_families_shows_one_sheet(run):
         "mosaic, flip",
     ):
         assert fact in out.stdout
+
+
+class LossPlugin:
+    """A loss for a family that is not its own."""
+
+    @hookimpl
+    def libreyolo_losses(self):
+        return [LossEntry("toy", "detect", "sharp", "nowhere:Sharp")]
+
+
+def test_a_sheet_without_added_losses_has_the_default_alone(run):
+    assert run("families", "toy").stdout.splitlines()[-1].split() == ["loss", "default"]
+
+
+def test_a_sheet_names_the_losses_that_other_packages_added(run, plugins):
+    plugins.append((Plugin("sharp", "stranger-losses", "1"), LossPlugin()))
+    assert "default, sharp (of stranger-losses)" in run("families", "toy").stdout
+
+
+def test_a_sheet_says_that_nothing_was_released_and_what_exists_in_training_only(run, plugins):
+    (toy,) = plugins[1][1].libreyolo_families()
+    task = replace(toy.tasks["detect"], training={"auxiliary": True}, classes=1, sizes={"a": Size(64, params=15_962)})
+    family = replace(toy, weights=replace(toy.weights, organisation=""), tasks={"detect": task})
+    plugins[1] = (plugins[1][0], type("Unreleased", (), {"libreyolo_families": hookimpl(lambda self: [family])})())
+    text = run("families", "toy").stdout
+    for fact in ("weights   none released", "1 class unless", "auxiliary=True", "16k"):
+        assert fact in text
 
 
 def test_without_families_the_list_says_how_to_get_one(run, plugins):

@@ -33,6 +33,7 @@ def overview(cwd, **environment):
         ["--help"],
         ["--version"],
         ["families"],
+        ["families", "resnet"],
         ["plugins"],
         ["train", "--help"],
         ["train", "epoch=1"],

@@ -273,7 +273,7 @@ def test_frozen_parameters_do_not_move(model, boxes_set, tmp_path):
         {"loggers": "csvv"},
         {"loss": "sharp"},
         {"freeze": "backbone"},
-        {"cuda_graph": True},
+        {"cuda_graph": "full"},
         {"compile": True},
         {"profile": True},
         {"name": "../outside"},
@@ -289,10 +289,10 @@ def test_a_bad_request_is_one_line_and_leaves_no_folder(model, boxes_set, tmp_pa
     assert {p.name for p in tmp_path.iterdir()} == {"boxes"}
 
 
-@pytest.mark.parametrize("name", ["cuda_graph", "compile", "profile"])
-def test_what_is_not_there_yet_says_so(model, boxes_set, name):
+@pytest.mark.parametrize("given", [{"cuda_graph": "full"}, {"compile": True}, {"profile": True}])
+def test_what_is_not_there_yet_says_so(model, boxes_set, given):
     with pytest.raises(LibreYOLOError, match="is not in this version"):
-        model().train(data=str(boxes_set), **{name: True})
+        model().train(data=str(boxes_set), **given)
 
 
 def test_a_named_run_never_overwrites_another(model, boxes_set, tmp_path):

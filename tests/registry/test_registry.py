@@ -61,11 +61,12 @@ def test_a_plugin_whose_hook_fails_brings_nothing_and_the_others_stay():
     assert list(found.entries("loggers")) == ["ok"]
 
 
-def test_a_plugin_written_for_another_hook_version_is_reported():
+@pytest.mark.parametrize("version", [0, 99], ids=["older", "newer"])
+def test_a_plugin_written_for_another_hook_version_is_reported(version):
     info, module = plugin("old", loggers=[NamedEntry("log", "m:A")])
-    module.HOOK_VERSION = 99
+    module.HOOK_VERSION = version
     found = Registry([(info, module)])
-    assert "hook version 99" in found.plugins[0].error
+    assert f"hook version {version}" in found.plugins[0].error
     assert not found.entries("loggers")
 
 

@@ -1,7 +1,6 @@
 """What ``new-family`` writes and what it refuses; that it installs, trains and passes is for ``test_tutorial``."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -54,13 +53,9 @@ def test_the_code_is_clean_whatever_the_name(name, tmp_path):
 
 
 def test_the_types_are_clean(package):
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache'}"],
-        cwd=package,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    # Run in the checkout: its own type check, which comes before the tests, has left a warm cache there.
+    command = [sys.executable, "-m", "mypy", str(package / "src")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

@@ -10,9 +10,11 @@ import pytest
 from environments import ROOT, Environment, plugin
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-RUN = re.compile(r"^<!-- run: tutorial -->\n```bash\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+RUN = re.compile(
+    r"^<!-- run: tutorial(, fails)? -->\n```bash\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
 BLOCKS = RUN.findall(PAGE)
-"""What is typed, and the lines that the page says come of it."""
+"""Whether it is to fail, what is typed, and the lines that the page says come of it."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def session(tmp_path_factory, wheel_store):
     environment = Environment(tmp_path_factory.mktemp("tutorial"))
     environment.install(*wheel_store.of(ROOT, plugin("data-treecrowns")))
     folder = tmp_path_factory.mktemp("desk")
-    script = "set -euo pipefail\n" + "".join(f"echo ::block::\n{block}" for block, _ in BLOCKS)
+    script = "set -euo pipefail\n" + "".join(f"echo ::block::\n{_failing(b) if fails else b}" for fails, b, _ in BLOCKS)
     # What an index would offer is installed already, so pip builds with what is there.
     env = {**environment.variables(), "PIP_NO_BUILD_ISOLATION": "0"}
     done = subprocess.run(
@@ -40,6 +42,10 @@ def elsewhere(session, tmp_path_factory, wheel_store):
     return environment
 
 
+def _failing(block):
+    return f"set +e\n{block}[ $? -ne 0 ] || exit 99\nset -e\n"
+
+
 def words(line):
     return " ".join(line.split())
 
@@ -48,7 +54,7 @@ def test_every_block_says_what_the_page_says(session):
     assert len(BLOCKS) >= 7
     printed = session[1]
     assert len(printed) == len(BLOCKS)
-    for (block, expected), output in zip(BLOCKS, printed, strict=True):
+    for (_, block, expected), output in zip(BLOCKS, printed, strict=True):
         lines = "\n".join(words(line) for line in output.splitlines())
         for line in expected.splitlines():
             assert words(line) in lines, f"{block}\nprinted\n{output}"
@@ -57,7 +63,7 @@ def test_every_block_says_what_the_page_says(session):
 def test_the_package_keeps_the_whole_contract_as_generated(session):
     from libreyolo_core.testing.contract import CHECKS
 
-    (output,) = (o for (b, _), o in zip(BLOCKS, session[1]) if b == "libreyolo check-family river_scout\n")
+    (output,) = (o for (_, b, _), o in zip(BLOCKS, session[1]) if b == "libreyolo check-family river_scout\n")
     status = {
         name: found[1]
         if (found := re.search(rf"^{re.escape(name)} +(passed|failed|not run)", output, re.MULTILINE))
@@ -69,7 +75,7 @@ def test_the_package_keeps_the_whole_contract_as_generated(session):
 
 
 def test_the_checks_are_tests_of_their_own(session):
-    (output,) = (o for (b, _), o in zip(BLOCKS, session[1]) if b.startswith("pytest --pyargs"))
+    (output,) = (o for (_, b, _), o in zip(BLOCKS, session[1]) if b.startswith("pytest --pyargs"))
     assert "2 passed" in output and "error" not in output.lower()
 
 

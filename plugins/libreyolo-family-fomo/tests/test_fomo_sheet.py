@@ -1,8 +1,10 @@
 """What the data sheet says."""
 
+from dataclasses import replace
+
 import pytest
 
-from libreyolo_core.engine.plan import check_imgsz
+from libreyolo_core.engine.plan import check_imgsz, scratch
 from libreyolo_core.errors import ConfigError
 from libreyolo_core.hub import find, named_by_file
 from libreyolo_family_fomo.plugin import FOMO as FAMILY
@@ -23,6 +25,11 @@ def test_names_of_weight_files_carry_the_task():
 
 def test_nothing_is_augmented_unless_asked_for(sheet):
     assert {a.name: a.p for a in sheet.augment} == {"hsv": 0.0, "rotate90": 0.0, "flip": 0.0, "flip_vertical": 0.0}
+
+
+def test_a_run_without_weights_learns_faster(sheet):
+    assert scratch(sheet).recipe.optimizer.lr == 2e-3
+    assert replace(scratch(sheet).recipe, optimizer=sheet.recipe.optimizer) == sheet.recipe
 
 
 def test_defaults_are_those_of_the_original(sheet):

@@ -1,9 +1,12 @@
 """The auxiliary branch: there in training, trained, weighed, and nowhere else."""
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
-from libreyolo_core.checkpoint import load_into, matches
+from libreyolo_core.api import LibreYOLO
+from libreyolo_core.checkpoint import load_into, matches, read
 from libreyolo_core.family import with_path
 from libreyolo_core.losses import Step
 from libreyolo_family_yolo9.loss import YOLO9Loss
@@ -96,3 +99,24 @@ def test_weights_with_and_without_it_load_both_ways(build, network):
     assert set(kept) == set(plain.state_dict())
     report = load_into(network, kept, FAMILY.checkpoint)
     assert report.unexpected == () and all(k.startswith("aux") for k in report.missing)
+
+
+def test_a_run_keeps_it_in_the_last_weights_alone_and_a_resume_goes_on_with_it(tmp_path):
+    for split in ("train", "val"):
+        for kind in ("images", "labels"):
+            (tmp_path / kind / split).mkdir(parents=True)
+        for i in range(2):
+            photo = np.full((64, 64, 3), 60, np.uint8)
+            photo[16:48, 8:40] = 220
+            cv2.imwrite(str(tmp_path / "images" / split / f"{i}.png"), photo)
+            (tmp_path / "labels" / split / f"{i}.txt").write_text("0 0.375 0.5 0.5 0.5\n")
+    (tmp_path / "data.yaml").write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [square]\n")
+    model = LibreYOLO("yolo9-t", pretrained=False, device="cpu")
+    quick = {"imgsz": 64, "batch": 2, "workers": 0, "plots": False, "device": "cpu", "project": str(tmp_path / "runs")}
+    folder = model.train(data=str(tmp_path / "data.yaml"), epochs=1, **quick).save_dir / "weights"
+    with_it = {f: any(k.startswith("aux") for k in read(folder / f"{f}.pt").state) for f in ("best", "last")}
+    assert with_it == {"best": False, "last": True}
+    before = read(folder / "last.pt").state["aux_head.cv3.0.2.bias"]
+    LibreYOLO(folder / "last.pt", device="cpu").train(resume=str(folder / "last.pt"), epochs=2)
+    after = read(folder / "last.pt").state["aux_head.cv3.0.2.bias"]
+    assert not torch.equal(before, after) and (before - after).abs().max() < 1

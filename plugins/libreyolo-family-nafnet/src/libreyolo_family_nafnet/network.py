@@ -52,15 +52,25 @@ class Block(nn.Module):
         self.conv5 = nn.Conv2d(channels, channels, 1)
         self.norm1 = ChannelNorm(channels)
         self.norm2 = ChannelNorm(channels)
+        self.folded = False
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] to the same."""
         y = gate(self.conv2(self.conv1(self.norm1(x))))
         # the 1x1 convolution works on the few distinct means, before they are repeated at the borders
         y = y * spread(self.sca(y), y.shape[-2:])
-        x = torch.addcmul(x, self.conv3(y), self.beta)
-        y = self.conv5(gate(self.conv4(self.norm2(x))))
-        return torch.addcmul(x, y, self.gamma)
+        x = self._add(x, self.conv3(y), self.beta)
+        return self._add(x, self.conv5(gate(self.conv4(self.norm2(x)))), self.gamma)
+
+    def _add(self, x: Tensor, branch: Tensor, scale: Tensor) -> Tensor:
+        return x + branch if self.folded else torch.addcmul(x, branch, scale)
+
+    def fold(self) -> None:
+        """Multiply both scales into the convolutions before them, for inference."""
+        for conv, scale in ((self.conv3, self.beta), (self.conv5, self.gamma)) if not self.folded else ():
+            conv.weight.data.mul_(scale.data.reshape(-1, 1, 1, 1))
+            conv.get_parameter("bias").data.mul_(scale.data.reshape(-1))
+        self.folded = True
 
 
 class NAFNet(Network):
@@ -119,7 +129,10 @@ class NAFNet(Network):
         x = self.middle_blks(x)
         for up, decoder, skip in zip(self.ups, self.decoders, reversed(skips), strict=True):
             x = decoder(up(x) + skip)
-        restored = self.ending(x) + padded
+        # The bias joins the photo so that torch sums its gradient pairwise: the convolution of the CPU adds up 65,536
+        # values of both signs one by one and loses four digits.
+        photo = padded + self.ending.get_parameter("bias").reshape(-1, 1, 1)
+        restored = F.conv2d(x, self.ending.weight, padding=1) + photo
         return restored[..., :h, :w] if right or bottom else restored
 
     def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> Predictions:
@@ -139,14 +152,5 @@ class NAFNet(Network):
         self.eval()
         for module in self.modules():
             if isinstance(module, Block):
-                _fold(module.conv3, module.beta)
-                _fold(module.conv5, module.gamma)
+                module.fold()
         return self
-
-
-@torch.no_grad()
-def _fold(conv: nn.Conv2d, scale: nn.Parameter) -> None:
-    conv.weight.mul_(scale.reshape(-1, 1, 1, 1))
-    assert conv.bias is not None
-    conv.bias.mul_(scale.reshape(-1))
-    scale.fill_(1.0)
