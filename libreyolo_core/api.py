@@ -19,7 +19,7 @@ from libreyolo_core.data.batch import prepare
 from libreyolo_core.engine.device import one_device, parse_device
 from libreyolo_core.engine.plan import check_imgsz, scratch
 from libreyolo_core.errors import CheckpointError, ConfigError, UnknownNameError, UsageError, suggestion
-from libreyolo_core.family import Family, Input, Task, resolve
+from libreyolo_core.family import Family, Input, Task, resolve, with_path
 from libreyolo_core.network import Network
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.registry import registry
@@ -109,6 +109,8 @@ class LibreYOLO:
             )
         family, size = families[found.family], found.size
         self._become(family, size, task or family.default_task)
+        for path, value in self.family.tasks[self.task_name].variants.get(found.variant, {}).items():
+            self.base_sheet = with_path(self.base_sheet, path, value)
         self.nc = int(nc) if nc else self.base_sheet.classes
         if self.nc < 1:
             raise ConfigError(f"nc={nc!r} is below 1", where="nc", mend="Give the number of classes.")

@@ -26,6 +26,8 @@ class Network(nn.Module):
     """
 
     strides: tuple[int, ...] = (32,)
+    open_sides: bool = True
+    """Whether one exported graph can serve inputs of any size; false where the computation itself depends on it."""
 
     def region(self, images: Tensor, draw: Tensor | None = None) -> Tree:
         """The captured part.

@@ -55,24 +55,27 @@ def with_masks(spec: DataSpec, where: str, values: Mapping[str, Any], at: Places
             where=where,
             mend="Merge or drop classes.",
         )
+    mapping, palette = values.get("label_mapping"), values.get("palette")
+    if mapping is not None and palette is not None:
+        raise DataError(
+            "label_mapping and palette are both given",
+            where=place("palette"),
+            mend="Keep one: palette for colours, label_mapping for values.",
+        )
+    if polygons and (mapping is not None or palette is not None):
+        key = "palette" if mapping is None else "label_mapping"
+        raise DataError(
+            f"{key} is given, but there are only polygon labels, no masks",
+            where=place(key),
+            mend="Put the masks where the last folder 'images' of a path becomes 'masks', or remove the line.",
+        )
     reading = MaskReading(
         len(names),
-        mapping=_mapping(values["label_mapping"], len(names), place) if values.get("label_mapping") is not None else (),
-        palette=_palette(values["palette"], names, place) if values.get("palette") is not None else (),
+        mapping=() if mapping is None else _mapping(mapping, len(names), place),
+        palette=() if palette is None else _palette(palette, names, place),
         polygons=polygons,
         folder=folder,
     )
-    unused = [k for k in ("label_mapping", "palette") if polygons and values.get(k) is not None]
-    if unused or (reading.mapping and reading.palette):
-        raise DataError(
-            f"{unused[0]} is given, but there are only polygon labels"
-            if unused
-            else "label_mapping and palette are both given",
-            where=place(unused[0] if unused else "palette"),
-            mend=f"Put the masks into {mask_path(str(spec.path / 'images'), spec.path)[:-4]}, or remove the line."
-            if unused
-            else "Keep one: palette for colours, label_mapping for values.",
-        )
     if polygons:
         log.info("%s: masks are drawn from polygon labels; what they leave is class %r", spec.source, BACKGROUND)
     return replace(spec, names=names, reading=reading)

@@ -146,9 +146,6 @@ def affine(spec: augment.Affine, sample: Sample, rng: np.random.Generator, conte
 
 _HUE_ROOM = 75
 """What the largest hue, 179, can be raised by in a byte."""
-_STRIP_PX = 80_000
-"""Pixels that ``hsv`` takes through all its passes together: they stay in the processor's cache, which makes it a
-quarter faster."""
 
 
 def hsv(spec: augment.Hsv, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:
@@ -161,24 +158,18 @@ def hsv(spec: augment.Hsv, sample: Sample, rng: np.random.Generator, context: Co
     # saturating addition does in one pass over all channels (hues from 180 on are read as if they began again at 0).
     forward = shift[0] >= 0
     to_hsv, from_hsv = (cv2.COLOR_RGB2HSV, cv2.COLOR_HSV2RGB) if forward else (cv2.COLOR_BGR2HSV, cv2.COLOR_HSV2BGR)
+    image = cv2.cvtColor(sample.image, to_hsv)
     hue = abs(shift[0]) % 180
-    turn = hue if hue > _HUE_ROOM else 0
-    up = (hue - turn, max(shift[1], 0), max(shift[2], 0), 0)
+    if hue > _HUE_ROOM:
+        image[:, :, 0] = (image[:, :, 0].astype(np.int16) + hue) % 180
+        hue = 0
+    up = (hue, max(shift[1], 0), max(shift[2], 0), 0)
     down = (0, max(-shift[1], 0), max(-shift[2], 0), 0)
-    image = np.empty_like(sample.image)
-    rows = max(1, _STRIP_PX // image.shape[1])
-    buffer = np.empty((rows, *image.shape[1:]), dtype=np.uint8)
-    for top in range(0, len(image), rows):
-        strip = buffer[: len(image) - top]
-        cv2.cvtColor(sample.image[top : top + rows], to_hsv, dst=strip)
-        if turn:
-            strip[:, :, 0] = (strip[:, :, 0].astype(np.int16) + turn) % 180
-        if any(up):
-            cv2.add(strip, up, dst=strip)  # type: ignore[call-overload]
-        if any(down):
-            cv2.subtract(strip, down, dst=strip)  # type: ignore[call-overload]
-        cv2.cvtColor(strip, from_hsv, dst=image[top : top + rows])
-    return replace(sample, image=image)
+    if any(up):
+        image = cv2.add(image, up, dst=image)  # type: ignore[call-overload]
+    if any(down):
+        image = cv2.subtract(image, down, dst=image)  # type: ignore[call-overload]
+    return replace(sample, image=cv2.cvtColor(image, from_hsv))
 
 
 def flip(spec: augment.Flip, sample: Sample, rng: np.random.Generator, context: Context) -> Sample:

@@ -86,9 +86,6 @@ def paste(canvas: np.ndarray, image: np.ndarray, matrix: np.ndarray) -> None:
     if canvas.ndim == 2:
         _paste_nearest(canvas[y0:y1, x0:x1], image, compose(np.array([[1.0, 0.0, -x0], [0.0, 1.0, -y0]]), matrix))
         return
-    image, matrix = _seen(image, matrix, (x0, y0, x1, y1))
-    if not image.size:  # turned, it passes the canvas by
-        return
     padded = _with_border(image)
     # between pixel centres: the padded image's first is half a pixel before the image, the region's half one inside it
     (a, b, c), (d, e, f) = matrix.tolist()
@@ -101,15 +98,6 @@ def paste(canvas: np.ndarray, image: np.ndarray, matrix: np.ndarray) -> None:
         flags=cv2.INTER_LINEAR,
         borderMode=cv2.BORDER_TRANSPARENT,
     )
-
-
-def _seen(image: np.ndarray, matrix: np.ndarray, part: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and columns of an image that a part (x1 y1 x2 y2) of the canvas shows, with two more on every side for
-    the interpolation, and the map [2, 3] from them; the rest need not be copied."""
-    left, top, right, bottom = warp_bounds(cv2.invertAffineTransform(matrix), *part)
-    x, y = max(0, math.floor(left) - 2), max(0, math.floor(top) - 2)
-    shown = image[y : max(y + 1, math.ceil(bottom) + 2), x : max(x + 1, math.ceil(right) + 2)]
-    return shown, compose(matrix, np.array([[1.0, 0.0, x], [0.0, 1.0, y]]))
 
 
 def _paste_nearest(canvas: np.ndarray, ids: np.ndarray, matrix: np.ndarray) -> None:

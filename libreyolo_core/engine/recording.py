@@ -51,7 +51,7 @@ class Recorded:
             return functional_call(self.module, everything, (inputs[0], inputs[1] if self.with_draw else None))
 
         parameters, buffers = self.state()
-        trained = [parameters[n] for n in self.names]
+        trained: list[Tensor] = [parameters[n] for n in self.names]
         copies = {n: b.clone() for n, b in buffers.items()}
         leaves, self.spec = pytree.tree_flatten(region(trained, copies, example))
         self.wanted = [isinstance(x, Tensor) and x.requires_grad for x in leaves]
@@ -74,7 +74,7 @@ class Recorded:
         """The region's outputs."""
         parameters, buffers = self.state()
         inputs = [images] + ([draw] if self.with_draw and draw is not None else [])
-        trained = [parameters[n] for n in self.names]
+        trained: list[Tensor] = [parameters[n] for n in self.names]
         leaves = _Play.apply(self, list(buffers.values()), inputs, *trained)
         whole = [x if c is None else c for x, c in zip(leaves, self.constant, strict=True)]
         return pytree.tree_unflatten(whole, self.spec)

@@ -95,6 +95,12 @@ def prepare_subject(model: Any, options: ExportOptions) -> Subject:
             where="export argument dynamic_imgsz",
             mend="Leave it out.",
         )
+    if options.dynamic_imgsz and not model.network.open_sides:
+        raise ConfigError(
+            "dynamic_imgsz=True is impossible: what this network computes depends on the input's size",
+            where="export argument dynamic_imgsz",
+            mend="Leave it out and give the size you need: imgsz=512. Larger photos are predicted in tiles.",
+        )
     network = copy.deepcopy(model.network).cpu().float().eval().deploy().eval().requires_grad_(False)
     if options.half:
         network = network.half()

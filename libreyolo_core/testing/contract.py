@@ -275,7 +275,7 @@ def replay(context: Context) -> str:
         losses = []
         for number in range(REPLAYED_STEPS):
             if manager and manager.counts.captured:
-                who.network.region = _raises  # type: ignore[method-assign]
+                who.network.region = _raises  # type: ignore[method-assign, assignment]
             total = step(who.batch([3, 1], context.imgsz, seed=number)).total
             total.backward()
             optimizer.step()

@@ -10,7 +10,7 @@ from libreyolo_core.cli.options import SWITCH, Option
 from libreyolo_core.cli.output import Answer
 
 OPTIONS = (
-    Option("task", "What the labels are for: detect, classify, semantic, restore, point.", default="detect", example="classify"),
+    Option("task", "What the labels are for, e.g. detect or semantic.", default="detect", example="classify"),
     Option("strict", "Exit with code 1 when there is a fault that loses something.", SWITCH, default="false"),
 )
 

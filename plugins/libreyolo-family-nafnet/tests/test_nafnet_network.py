@@ -164,3 +164,23 @@ def test_weights_load_with_no_key_left_over(filled, sheet):
     network = NAFNet(**sheet.for_size("s").model)
     report = load_into(network, filled.state_dict(), FAMILY.checkpoint)
     assert report.missing == report.unexpected == report.reshaped == ()
+
+
+def test_a_released_name_of_the_variant_builds_its_layout_without_weights():
+    from libreyolo_core import LibreYOLO
+
+    plain, sidd = (
+        LibreYOLO(name, pretrained=False, device="cpu")
+        for name in ("LibreNAFNets-restore", "LibreNAFNets-restore-sidd")
+    )
+    counts = [sum(p.numel() for p in model.network.parameters()) for model in (plain, sidd)]
+    assert counts == [17_111_907, 29_159_715]
+
+
+def test_an_export_with_open_sides_is_refused(tmp_path):
+    from libreyolo_core import LibreYOLO
+    from libreyolo_core.errors import ConfigError
+
+    model = LibreYOLO("nafnet-s", pretrained=False, device="cpu")
+    with pytest.raises(ConfigError, match="dynamic_imgsz=True is impossible.*imgsz=512"):
+        model.export(path=str(tmp_path / "x.onnx"), imgsz=32, dynamic_imgsz=True)

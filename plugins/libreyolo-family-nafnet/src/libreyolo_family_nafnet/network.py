@@ -84,6 +84,8 @@ class NAFNet(Network):
         local: whether inference averages over that window; training always averages over the whole crop.
     """
 
+    open_sides = False  # photos beyond the window are averaged in another way than those within it
+
     def __init__(
         self,
         nc: int = 1,
