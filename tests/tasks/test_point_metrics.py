@@ -88,11 +88,11 @@ def centres(rows, crowds=()):
 
 def test_the_limit_is_in_cells_of_the_grid_and_distances_are_in_pixels():
     truth = centres([(50, 50, 0)])
-    assert MATCH_CELLS == 1.5
-    near = match_points(points([(65, 50, 0)]), truth)
-    assert near.matched.tolist() == [0] and near.distance.tolist() == [15] and not near.missed.any()
-    assert match_points(points([(65.1, 50, 0)]), truth).matched.tolist() == [-1]
-    assert match_points(points([(80, 50, 0)], cell=(20.0, 5.0)), truth).matched.tolist() == [0]
+    assert MATCH_CELLS == 1.0
+    near = match_points(points([(60, 50, 0)]), truth)
+    assert near.matched.tolist() == [0] and near.distance.tolist() == [10] and not near.missed.any()
+    assert match_points(points([(60.1, 50, 0)]), truth).matched.tolist() == [-1]
+    assert match_points(points([(70, 50, 0)], cell=(20.0, 5.0)), truth).matched.tolist() == [0]
     assert match_points(points([(50, 58, 0)], cell=(20.0, 5.0)), truth).matched.tolist() == [-1]
     assert match_points(points([(50, 50, 1)]), truth).matched.tolist() == [-1]  # another class
 
@@ -101,7 +101,7 @@ def test_one_point_per_object_and_as_many_as_possible():
     """The nearest pair is between the two: taking it greedily would leave one object without."""
     score = match_points(points([(50, 50, 0), (62, 50, 0)]), centres([(60, 50, 0), (72, 50, 0)]))
     assert score.matched.tolist() == [0, 1]
-    crossed = match_points(points([(60, 50, 0), (48, 50, 0)]), centres([(61, 50, 0), (74, 50, 0)]))
+    crossed = match_points(points([(60, 50, 0), (52, 50, 0)]), centres([(61, 50, 0), (69, 50, 0)]))
     assert sorted(crossed.matched.tolist()) == [0, 1]
 
 
@@ -159,7 +159,7 @@ def test_point_metrics_counted_by_hand():
     assert m.values["metrics/F1"] == pytest.approx(2 / 3) and m.values["metrics/mean_distance"] == pytest.approx(1.5)
     assert [m.values[f"metrics/{k}"] for k in ("TP", "FP", "FN")] == [2, 1, 1]
     assert m.values["decode/threshold"] == m.values["metrics/conf"] == 0.25 and m.values["decode/nms_radius"] == 1
-    assert m.values["decode/match_cells"] == 1.5 and list(m.values) == list(PointTask.metrics)
+    assert m.values["decode/match_cells"] == 1.0 and list(m.values) == list(PointTask.metrics)
     cat, dog = m.per_class
     assert (cat["precision"], cat["recall"], dog["precision"], dog["recall"]) == (1, 0.5, 0.5, 1)
     assert (cat["images"], cat["instances"], dog["mean_distance"]) == (2, 2, pytest.approx(3))
