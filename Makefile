@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PROCESSES ?= $(shell $(PYTHON) -c "import os; print(max(1, min(4, os.cpu_count() or 1)))")
 PLUGINS := $(sort $(wildcard plugins/*))
 EDITABLE := -e ".[export,fast-eval,tensorboard,dev]" $(foreach p,$(PLUGINS),-e $(p))
 CHECKED := libreyolo libreyolo_core plugins tests benchmarks docs
@@ -22,8 +23,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.to
 demo: env
 	$(BIN)/libreyolo demo
 
+# One thread per test process: thousands of tiny operations cost more to share among threads than to do.
 test: env lint types docs
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup
 
 lint: env
 	$(BIN)/ruff check $(CHECKED)

@@ -96,9 +96,10 @@ class Registry:
         try:
             written_for = getattr(module, "HOOK_VERSION", HOOK_VERSION)
             if written_for != HOOK_VERSION:
+                late = "the plugin" if str(written_for) < str(HOOK_VERSION) else "libreyolo-core"
                 raise PluginError(
                     f"it was written for hook version {written_for}, this core has {HOOK_VERSION}",
-                    mend="Install versions of plugin and core that match.",
+                    mend=f"Update {late}: pip install --upgrade.",
                 )
             manager.register(module, name=plugin.name)
             manager.check_pending()

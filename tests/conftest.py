@@ -9,6 +9,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that share something costly go to one process when several run: wheels, and processes joined over gloo."""
+    for item in items:
+        if "wheel_store" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("wheels"))
+        elif getattr(item, "callspec", None) and item.callspec.params.get("check") == "ranks":
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
 @pytest.fixture
 def entry_points(monkeypatch):
     """``entry_points(toy="toy_family")`` makes modules look installed, beside what really is."""

@@ -6,6 +6,7 @@ To add a check, write a function ``check(subject_of: Context) -> str`` (its retu
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -154,6 +155,7 @@ def _run(check: Callable[[Context], str], context: Context) -> dict[str, str]:
         return {"status": "failed", "detail": " ".join(text.split())[:400]}
     finally:
         torch.set_num_threads(threads)
+        gc.collect()  # recordings and networks of a check hold each other, and there are gigabytes of them
 
 
 def registration(context: Context) -> str:
@@ -379,16 +381,17 @@ def ranks(context: Context) -> str:
 
 
 def classes(context: Context) -> str:
-    """Weights of the family's class count go into a model of 3 classes: everything but the class head is kept."""
+    """Weights of the family's class count go into a model of another one: everything but the class head is kept."""
     from libreyolo_core.checkpoint import fit_classes
 
     if not registry().task(context.task).has_classes:
         raise NotRun("this task has no classes")
     old = context.build()
-    new, scratch = context.build(nc=3), context.build(nc=3)
-    names = ["a", "b", "c"]
+    nc = 3 if old.nc != 3 else 5
+    new, scratch = context.build(nc=nc), context.build(nc=nc)
+    names = [f"class {i}" for i in range(nc)]
     fresh = fit_classes(
-        new.network, old.network.state_dict(), context.family.checkpoint, old_nc=old.nc, new_nc=3, names=names
+        new.network, old.network.state_dict(), context.family.checkpoint, old_nc=old.nc, new_nc=nc, names=names
     )
     before, after = old.network.state_dict(), new.network.state_dict()
     kept = [k for k in after if k in before and before[k].shape == after[k].shape]

@@ -10,6 +10,7 @@ import toy_family
 from libreyolo_core.errors import UnknownNameError
 from libreyolo_core.family import Capture, Loss, Size
 from libreyolo_core.testing import OperationCounter, check_family, training_step
+from libreyolo_core.testing.contract import CHECKS
 
 
 def sheet(monkeypatch, **changes):
@@ -26,7 +27,8 @@ def status(check):
 
 
 def test_a_family_outside_the_repository_passes(toy):
-    report = check_family("toy")
+    # the processes of "ranks" see installed packages only, and this family is not installed
+    report = check_family("toy", only=[name for name in CHECKS if name != "ranks"])
     assert report.ok, str(report)
     assert {r["check"] for r in report.rows if r["status"] == "not run"} == {"parity", "loss parity"}
 
