@@ -19,6 +19,7 @@ import libreyolo  # noqa: F401  (before torch: bounds the spin of its threads)
 from libreyolo import LibreYOLO
 
 FROM_ABOVE = {"rotate90_prob": 0.75}  # photos from above have no upright
+SHORT = {"ema_decay": 0.99, "ema_ramp": 100}  # an average over the last hundred steps, not over thousands
 YOLOX = {
     "data": "treecrowns", "imgsz": 320, "optimizer": "adamw", "weight_decay": 0.01, "mixup_prob": 0, "degrees": 0,
     "shear": 0, **FROM_ABOVE,
@@ -39,6 +40,47 @@ RUNS: dict[str, dict] = {
         "settings": {
             "data": "treecrowns", "imgsz": 320, "epochs": 56, "batch": 4, "amp_dtype": "bfloat16", "eval_interval": 4,
             **FROM_ABOVE,
+        },
+    },
+    "yolo9": {
+        "model": "yolo9-t",
+        "metric": "metrics/mAP50",
+        "settings": {
+            "data": "treecrowns", "imgsz": 320, "epochs": 80, "batch": 8, "optimizer": "adamw", "lr0": 0.003,
+            "weight_decay": 0.01, "warmup_epochs": 4, "no_aug_epochs": 5, "mosaic_prob": 0.5,
+            "mosaic_scale": (0.8, 1.25), "amp_dtype": "bfloat16", "eval_interval": 5, **SHORT, **FROM_ABOVE,
+        },
+    },
+    "dfine": {
+        "model": "dfine-n",
+        "metric": "metrics/mAP50",
+        "curve": True,
+        "settings": {
+            "data": "treecrowns", "imgsz": 320, "epochs": 60, "batch": 4, "zoom_out_prob": 0, "eval_interval": 5,
+            "flip_vertical_prob": 0.5, **SHORT, **FROM_ABOVE,
+        },
+    },
+    "fomo": {
+        "model": "fomo-m",
+        "metric": "metrics/F1",
+        "settings": {
+            "data": "treecrowns", "epochs": 60, "batch": 8, "flip_prob": 0.5, "eval_interval": 5, **FROM_ABOVE,
+        },
+    },
+    "segformer": {
+        "model": "segformer-b0",
+        "metric": "metrics/mIoU",
+        "settings": {
+            "data": "treecrowns-semantic", "imgsz": 128, "epochs": 12, "batch": 8, "crop_zoom": (0.75, 1.5),
+            "amp_dtype": "bfloat16", "eval_interval": 2, **SHORT,
+        },
+    },
+    "nafnet": {
+        "model": "nafnet-s",
+        "metric": "metrics/PSNR",
+        "settings": {
+            "data": "treecrowns-restore", "imgsz": 64, "epochs": 6, "batch": 8, "amp_dtype": "bfloat16",
+            "eval_interval": 2, **SHORT,
         },
     },
     "resnet": {

@@ -66,9 +66,8 @@ class Recorded:
             return [x.detach() if isinstance(x, Tensor) else x for x in outputs], list(gradients)
 
         copies = {n: b.clone() for n, b in buffers.items()}
-        self.graph = make_fx(joint)(trained, copies, example, seeds)
-        self.buffer_names = list(buffers)
-        self._split(len(trained) + len(copies) + len(example))
+        recorded = make_fx(joint)(trained, copies, example, seeds)
+        self._split(recorded, len(trained) + len(copies) + len(example))
 
     def __call__(self, images: Tensor, draw: Tensor | None) -> Tree:
         """The region's outputs."""
@@ -79,42 +78,34 @@ class Recorded:
         whole = [x if c is None else c for x, c in zip(leaves, self.constant, strict=True)]
         return pytree.tree_unflatten(whole, self.spec)
 
-    def _split(self, first_seed: int) -> None:
+    def _split(self, recorded: fx.GraphModule, first_seed: int) -> None:
         """Cut the list where the first gradient comes in: before it is the forward."""
-        nodes = list(self.graph.graph.nodes)
+        nodes = list(recorded.graph.nodes)
         places = [n for n in nodes if n.op == "placeholder"]
-        self.places, self.seed_places = places[:first_seed], places[first_seed:]
-        late = set(self.seed_places)
-        for node in nodes:
-            if node.op not in ("placeholder", "output") and any(a in late for a in node.all_input_nodes):
-                late.add(node)
+        early_places, seed_places = places[:first_seed], places[first_seed:]
+        late = set(seed_places)
         body = [n for n in nodes if n.op not in ("placeholder", "output")]
-        self.early = [n for n in body if n not in late]
-        self.late = [n for n in body if n in late]
+        for node in body:
+            if any(a in late for a in node.all_input_nodes):
+                late.add(node)
         (output,) = (n for n in nodes if n.op == "output")
         flat = list(output.args[0])  # type: ignore[arg-type]
-        self.outputs, self.gradients = flat[: len(self.wanted)], flat[len(self.wanted) :]
+        outputs, gradients = flat[: len(self.wanted)], flat[len(self.wanted) :]
+        needed = {a for n in body if n in late for a in n.all_input_nodes if a not in late}
+        needed |= {g for g in gradients if isinstance(g, fx.Node) and g not in late}
+        kept = [n for n in nodes if n in needed]
+        self.forward = _module(recorded, early_places, [n for n in body if n not in late], [outputs, kept])
+        self.backward = _module(recorded, [*kept, *seed_places], [n for n in body if n in late], gradients)
 
-    def forward(self, values: list[Tensor]) -> tuple[dict[fx.Node, Any], list[Any]]:
-        """Run the forward; returns everything computed, and the outputs."""
-        env: dict[fx.Node, Any] = dict(zip(self.places, values, strict=True))
-        self._run(self.early, env)
-        return env, [env[o] if isinstance(o, fx.Node) else o for o in self.outputs]
 
-    def backward(self, env: dict[fx.Node, Any], seeds: list[Tensor]) -> list[Tensor | None]:
-        """Run the backward on what ``forward`` left; returns a gradient (or ``None``) per trained parameter."""
-        env |= dict(zip(self.seed_places, seeds, strict=True))
-        self._run(self.late, env)
-        return [env[g] if isinstance(g, fx.Node) else None for g in self.gradients]
-
-    def _run(self, nodes: list[fx.Node], env: dict[fx.Node, Any]) -> None:
-        for node in nodes:
-            if node.op == "get_attr":
-                env[node] = getattr(self.graph, str(node.target))
-                continue
-            args = fx.map_arg(node.args, env.__getitem__)
-            kwargs = fx.map_arg(node.kwargs, env.__getitem__)
-            env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+def _module(recorded: fx.GraphModule, places: list[fx.Node], body: list[fx.Node], output: Any) -> fx.GraphModule:
+    """A part of a recording as a function of its own."""
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in places}
+    for node in body:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(fx.map_arg(output, copies.__getitem__))
+    return fx.GraphModule(recorded, graph)
 
 
 class _Play(torch.autograd.Function):
@@ -123,9 +114,11 @@ class _Play(torch.autograd.Function):
     @staticmethod
     def forward(ctx, recorded: Recorded, buffers, inputs, *trained):  # type: ignore[override]
         with _no_autocast(inputs[0].device.type):  # casts are among the recorded operations
-            ctx.env, outputs = recorded.forward([*trained, *buffers, *inputs])
+            outputs, ctx.kept = recorded.forward(*trained, *buffers, *inputs)
         ctx.recorded = recorded
-        ctx.like = [x if w else None for x, w in zip(outputs, recorded.wanted, strict=True)]
+        # What is returned learns of this node; were it kept here as well, neither would ever be freed.
+        outputs = [x.detach() if isinstance(x, Tensor) else x for x in outputs]
+        ctx.like = [(x.shape, x.dtype, x.device) if w else None for x, w in zip(outputs, recorded.wanted, strict=True)]
         ctx.set_materialize_grads(False)
         loose = [x for x, w in zip(outputs, recorded.wanted, strict=True) if isinstance(x, Tensor) and not w]
         ctx.mark_non_differentiable(*loose)
@@ -134,12 +127,13 @@ class _Play(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):  # type: ignore[override]
         seeds = [
-            torch.zeros_like(like) if g is None else g
+            torch.zeros(like[0], dtype=like[1], device=like[2]) if g is None else g
             for g, like in zip(gradients, ctx.like, strict=True)
             if like is not None
         ]
+        kept, ctx.kept = ctx.kept, None
         with _no_autocast(seeds[0].device.type):
-            found = ctx.recorded.backward(ctx.env, seeds)
+            found = ctx.recorded.backward(*kept, *seeds)
         return (None, None, None, *found)
 
 
