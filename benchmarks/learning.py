@@ -38,7 +38,7 @@ RUNS: dict[str, dict] = {
         "metric": "metrics/mAP50",
         "curve": True,
         "settings": {
-            "data": "treecrowns", "imgsz": 320, "epochs": 56, "batch": 4, "amp_dtype": "bfloat16", "eval_interval": 4,
+            "data": "treecrowns", "imgsz": 320, "epochs": 40, "batch": 4, "amp_dtype": "bfloat16", "eval_interval": 4,
             **FROM_ABOVE,
         },
     },

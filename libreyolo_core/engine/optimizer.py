@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -61,25 +60,6 @@ def frozen_norms(network: nn.Module) -> Iterator[nn.Module]:
             parameters = list(module.parameters())
             if parameters and not any(p.requires_grad for p in parameters):
                 yield module
-
-
-@contextmanager
-def whole_statistics(network: nn.Module) -> Iterator[None]:
-    """Let running statistics take over those of a batch in full.
-
-    They start at mean 0 and variance 1, and with the small momentum of many detectors (0.03) a deep network in
-    evaluation mode hides its input behind that start for hundreds of steps. One batch in full puts them where they
-    belong.
-    """
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 1.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, before, strict=True):
-            norm.momentum = momentum
 
 
 def build_optimizer(

@@ -226,7 +226,6 @@ def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: 
             directory=directory,
             callbacks=callbacks,
             ranks=ranks,
-            from_scratch=wanted.from_scratch,
         )
         if wanted.checkpoint is not None:
             restore(trainer, wanted.checkpoint)

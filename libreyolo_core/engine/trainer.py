@@ -21,7 +21,7 @@ from libreyolo_core.engine.distributed import timeout_s
 from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.interrupts import TERMINATED, Interrupts
 from libreyolo_core.engine.losslog import LossLog
-from libreyolo_core.engine.optimizer import build_optimizer, frozen_norms, whole_statistics
+from libreyolo_core.engine.optimizer import build_optimizer, frozen_norms
 from libreyolo_core.engine.plan import Phase, PhaseChanged, Plan
 from libreyolo_core.engine.precision import Scaler, choose_mode
 from libreyolo_core.engine.schedule import LearningRate
@@ -81,7 +81,6 @@ class Trainer:
         snapshots: writes and reads checkpoints.
         directory: the run directory.
         ranks: the processes of the run; rank 0 alone writes files and runs callbacks.
-        from_scratch: the network has no weights yet, so its running statistics begin with those of the first batch.
     """
 
     def __init__(
@@ -97,9 +96,8 @@ class Trainer:
         directory: Path,
         callbacks: list[Callback],
         ranks: Ranks | None = None,
-        from_scratch: bool = False,
     ) -> None:
-        self.ranks, self.from_scratch = ranks or Ranks(), from_scratch
+        self.ranks = ranks or Ranks()
         self.plan, self.task, self.device, self.directory = plan, task, device, directory
         self.batches, self.validate, self.snapshots, self.callbacks = batches, validate, snapshots, callbacks
         args, recipe = plan.args, plan.sheet.recipe
@@ -195,8 +193,7 @@ class Trainer:
 
     def forward(self, batch: Batch) -> LossTerms:
         """Forward and loss in the run's precision."""
-        first = self.from_scratch and self.updates == self.index == 0
-        with self.mode.autocast(), whole_statistics(self.network) if first else nullcontext():
+        with self.mode.autocast():
             return (self.parallel or self.step_module)(batch)  # type: ignore[no-any-return]
 
     def gradients_stay_here(self, wanted: bool) -> AbstractContextManager:
