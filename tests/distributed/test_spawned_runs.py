@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -94,13 +95,14 @@ class Fails(Callback):
         raise RuntimeError("the disk of rank 0 is on fire")
 
 
-def test_a_workers_exception_reaches_the_caller_with_rank_and_traceback(boxes_set, tmp_path):
+def test_a_workers_exception_reaches_the_caller_with_rank_and_traceback(boxes_set, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(TrainingError) as caught:
         spawn_train(fresh(), settings(boxes_set, tmp_path, callbacks=(Fails(),)), TWO)
     text = str(caught.value)
     assert "rank 0 failed" in text or "rank 1 failed" in text
     assert "the disk of rank 0 is on fire" in text and "Traceback" in text
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("libreyolo-spawn-*"))
+    assert not list(tmp_path.glob("libreyolo-spawn-*"))
 
 
 def test_what_cannot_be_sent_to_workers_is_named(boxes_set, tmp_path):

@@ -328,7 +328,8 @@ def test_the_phase_of_the_tail_reaches_network_loss_and_log(model, boxes_set, tm
 def test_val_gives_the_metrics_of_the_best_epoch(model, boxes_set, tmp_path):
     done = run(model, boxes_set, tmp_path, epochs=2)
     again = LibreYOLO(done.best, device="cpu").val(data=str(boxes_set), plots=False, workers=0)
-    assert again.values == pytest.approx(done.metrics, abs=1e-9)  # same weights, same code
+    # same weights, same code; another memory format of the weights moves a confidence by its last bit
+    assert again.values == pytest.approx(done.metrics, abs=2e-7)
     json.dumps(again.to_dict())
 
 
