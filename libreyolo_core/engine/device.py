@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from libreyolo_core.errors import DeviceError, NotAvailableYet
+from libreyolo_core.errors import DeviceError
 
 FORMS = 'auto, cpu, mps, cuda, "cuda:0", 0, or for several GPUs "0,1" or [0, 1]'
 
@@ -56,8 +56,8 @@ def one_device(device: str | int | Sequence[int] | torch.device, *, verb: str) -
     """The single device of a verb that uses one."""
     devices = parse_device(device)
     if len(devices) > 1:
-        raise NotAvailableYet(
-            f"device={device!r}: {verb} on several GPUs is not in this version",
+        raise DeviceError(
+            f"device={device!r}: {verb} uses one device",
             where="device",
             mend=f"Use one of them, e.g. device={devices[0].index}.",
         )
