@@ -1,6 +1,7 @@
 """Operations dispatched per training step, beside those of the recorded reference; no clock is involved.
 
-Batch 2 (and 16 for the loss), forward, loss and backward, without the optimizer.
+Batch 2 (and 16 for the loss), forward, loss and backward; without the optimizer, and without modules that exist in
+training only, which the references were recorded without.
 
 python benchmarks/operations.py            # every family that has a reference file
 """
@@ -21,7 +22,7 @@ REFERENCES = sorted(Path(__file__).parents[1].glob("plugins/libreyolo-family-*/t
 
 def count(key: str, size: str, batch: int, *, draw: bool) -> dict[str, dict[str, int]]:
     """Operations of the forward pass, the loss and the backward pass of one step."""
-    run = training_step(key, size=size, batch=batch, draw=draw)
+    run = training_step(key, size=size, batch=batch, draw=draw, training=False)
     step, data = run.step, run.data  # type: ignore[attr-defined]
     images = prepare(data.images, step.rule)
     run()  # whatever is built once is built now

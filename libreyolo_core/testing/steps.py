@@ -71,14 +71,15 @@ def training_step(
     ``.backward()`` on it for the rest of the step.
 
     Args:
-        imgsz: side in pixels, by default the smallest that the family's input rule makes sense for (160, rounded up).
+        imgsz: side in pixels, by default 160, rounded up as the family's input rule asks, or its only one.
         counts: annotations per image; by default 3, 1, 3, 1, ...
         draw: whether the samples carry random keys (off switches off denoising queries and stochastic depth).
         training: with the modules that exist in training only.
     """
     who = subject(key, size=size, task=task, nc=nc, seed=seed, training=training)
     multiple = who.sheet.input.multiple
-    imgsz = imgsz or -(-160 // multiple) * multiple
+    only = who.family.tasks[who.task.name].sizes[who.size].imgsz if who.sheet.input.fixed else 0
+    imgsz = imgsz or only or -(-160 // multiple) * multiple
     data = who.batch(counts or [3 if i % 2 == 0 else 1 for i in range(batch)], imgsz, seed=seed)
     step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
     if not draw:
