@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from libreyolo_core.engine.elastic import restarts
 from libreyolo_core.errors import DeviceError, LibreYOLOError, TrainingError
 from libreyolo_core.losses import Ranks
 
@@ -79,7 +80,12 @@ class World(Ranks):
         """Meet the other processes of a launched run."""
         mine = rank_device(device)
         if not dist.is_initialized():
-            dist.init_process_group(choose_backend(mine), timeout=timedelta(seconds=timeout_s()))
+            patience = timedelta(seconds=timeout_s())
+            store, rank, size = next(dist.rendezvous("env://", timeout=patience))
+            # A launcher that restarts keeps its store: without a prefix a rank that comes back first finds the address
+            # that another one had before the restart.
+            store = dist.PrefixStore(f"libreyolo/start{restarts()}/of{size}", store)
+            dist.init_process_group(choose_backend(mine), store=store, rank=rank, world_size=size, timeout=patience)
         return cls(mine)
 
     def leave(self) -> None:
