@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Union, get_args, get_origin
 
-from libreyolo_core.config import ConfigError, allowed, convert, describe_one
-from libreyolo_core.errors import UsageError, nearest
+from libreyolo_core.conversion import allowed, convert, describe_one
+from libreyolo_core.errors import ConfigError, UsageError, nearest
 
 VALUE, SWITCH, SWITCH_OR_VALUE = "value", "switch", "switch or value"
 TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
