@@ -2,11 +2,11 @@
 
     python benchmarks/loader.py [--json]
 
-One core. The floor reads a photo with OpenCV and resizes it to the input. The YOLOX recipe (mosaic of four photos,
-affine, HSV, flip) makes one input of up to four source images (photos that end up outside the input are not read and do
-not count) and collates batches of eight. Time is that of the core (processor time of the only thread), so that
-neighbours on the machine disturb little. Repetitions of both are interleaved; the figures are medians. The time per
-source image may be at most twice the floor's.
+One process, set up as a loader process is. The floor reads a photo with OpenCV and resizes it to the input. The YOLOX
+recipe (mosaic of four photos, affine, HSV, flip) makes one input of up to four source images (photos that end up
+outside the input are not read and do not count) and collates batches of eight. Time is that of the core (processor
+time of the only thread), so that neighbours on the machine disturb little. Repetitions of both are interleaved; the
+figures are medians. The time per source image may be at most twice the floor's.
 """
 
 from __future__ import annotations
@@ -46,15 +46,14 @@ def main() -> int:
 def measure(repeat: int, batches: int) -> dict[str, Any]:
     """Milliseconds and images per second of the floor and of every recipe."""
     import cv2
-    import torch
 
     import libreyolo_data_treecrowns
     from libreyolo_core.augment import Flip, Hsv, MixUp, Mosaic
     from libreyolo_core.data.catalogue import load_data
+    from libreyolo_core.data.loader import tune_process
     from libreyolo_core.data.scan import scan_detect
 
-    cv2.setNumThreads(0)
-    torch.set_num_threads(1)
+    tune_process()
     scan = scan_detect(load_data(libreyolo_data_treecrowns.path(), "detect"), "train")
     paths = [record.path for record in scan.images]
     jobs: dict[str, Callable[[int], tuple[float, int, int]]] = {

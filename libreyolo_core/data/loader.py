@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from libreyolo_core.augment import Augment
 from libreyolo_core.data.batch import Batch, Sample, SampleRequest
 from libreyolo_core.data.randomness import epoch_order
+from libreyolo_core.data.scratch import keep_freed_memory
 from libreyolo_core.errors import ConfigError, LibreYOLOError, TrainingError
 
 log = logging.getLogger("libreyolo")
@@ -299,8 +300,14 @@ class _Packing:
 
 
 def _quiet_worker(_: int) -> None:
-    """One thread per worker: threads that spin beside the training step slow it several times. Ctrl-C is the main
-    process's to handle."""
+    """Ctrl-C is the main process's to handle."""
+    tune_process()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def tune_process() -> None:
+    """Make this process one that loads and does nothing else: one thread, because threads that spin beside the
+    training step slow it several times, and freed memory is kept."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()

@@ -26,7 +26,7 @@ def mosaic(spec: augment.Mosaic, sample: Sample, rng: np.random.Generator, conte
     partners = rng.integers(context.count, size=3).tolist()
     to_input = affine_matrix(spec, rng, context.size)
     canvas = canvas_like(sample.image, context.size, context.input)
-    layers = {name: canvas_like(pixels, context.size, context.input) for name, pixels in sample.layers.items()}
+    layers = {name: canvas_like(pixels, context.size, context.input, name) for name, pixels in sample.layers.items()}
     all_boxes, all_labels = [], []
     for corner in range(4):  # top-left, top-right, bottom-left, bottom-right of the centre
         tile = sample

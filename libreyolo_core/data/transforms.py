@@ -28,6 +28,7 @@ from libreyolo_core import augment
 from libreyolo_core.data.batch import Sample
 from libreyolo_core.data.fit import boxes_to_input, fit_image, place, resize, resized_size
 from libreyolo_core.data.randomness import keyed
+from libreyolo_core.data.scratch import scratch
 from libreyolo_core.data.warp import affine_matrix, canvas_like, compose, paste, pasted, warp_boxes
 from libreyolo_core.errors import ConfigError, suggestion
 from libreyolo_core.family import Input, resolve
@@ -158,7 +159,7 @@ def hsv(spec: augment.Hsv, sample: Sample, rng: np.random.Generator, context: Co
     # saturating addition does in one pass over all channels (hues from 180 on are read as if they began again at 0).
     forward = shift[0] >= 0
     to_hsv, from_hsv = (cv2.COLOR_RGB2HSV, cv2.COLOR_HSV2RGB) if forward else (cv2.COLOR_BGR2HSV, cv2.COLOR_HSV2BGR)
-    image = cv2.cvtColor(sample.image, to_hsv)
+    image = cv2.cvtColor(sample.image, to_hsv, dst=scratch("hsv", sample.image.shape))
     hue = abs(shift[0]) % 180
     if hue > _HUE_ROOM:
         image[:, :, 0] = (image[:, :, 0].astype(np.int16) + hue) % 180

@@ -9,6 +9,7 @@ import numpy as np
 
 from libreyolo_core import augment
 from libreyolo_core.data.fit import outside
+from libreyolo_core.data.scratch import scratch
 from libreyolo_core.family import Input
 
 
@@ -53,17 +54,15 @@ def warp_bounds(matrix: np.ndarray, x1: float, y1: float, x2: float, y2: float) 
     )
 
 
-def blank(size: tuple[int, int], value: int) -> np.ndarray:
-    """A canvas for ``paste``, uint8 [h, w, 4] of one value. Four channels, because OpenCV warps those twice as fast as
-    three."""
-    return np.full((*size, 4), value, dtype=np.uint8)
-
-
-def canvas_like(pixels: np.ndarray, size: tuple[int, int], rule: Input) -> np.ndarray:
-    """A canvas for ``paste`` of such pixels: ``blank`` for [h, w, 3], ignored everywhere for class ids [h, w]."""
+def canvas_like(pixels: np.ndarray, size: tuple[int, int], rule: Input, use: str = "canvas") -> np.ndarray:
+    """A canvas for ``paste`` of such pixels: uint8 [h, w, 4] of the padding's value for [h, w, 3], ignored everywhere
+    for class ids [h, w]. Four channels, because OpenCV warps those twice as fast as three; that canvas is
+    ``scratch`` of ``use``."""
     if pixels.ndim == 2:
         return np.full(size, outside(pixels, rule), dtype=np.uint8)
-    return blank(size, rule.pad)
+    canvas = scratch(use, (*size, 4))
+    canvas.fill(rule.pad)
+    return canvas
 
 
 def pasted(canvas: np.ndarray) -> np.ndarray:
@@ -111,8 +110,8 @@ def _paste_nearest(canvas: np.ndarray, ids: np.ndarray, matrix: np.ndarray) -> N
 
 
 def _with_border(image: np.ndarray) -> np.ndarray:
-    """uint8 RGB [h, w, 3] as [h + 2, w + 2, 4], its edge repeated once, in one pass over the pixels."""
-    out = np.empty((image.shape[0] + 2, image.shape[1] + 2, 4), dtype=np.uint8)
+    """uint8 RGB [h, w, 3] as [h + 2, w + 2, 4], its edge repeated once, in one pass over the pixels; ``scratch``."""
+    out = scratch("bordered", (image.shape[0] + 2, image.shape[1] + 2, 4))
     cv2.cvtColor(image, cv2.COLOR_RGB2RGBA, dst=out[1:-1, 1:-1])
     out[1:-1, 0], out[1:-1, -1] = out[1:-1, 1], out[1:-1, -2]
     out[0], out[-1] = out[1], out[-2]
