@@ -16,6 +16,10 @@ def line_px(height: int, wide: int) -> int:
     return max(1, round((height * wide) ** 0.5 * 0.0036))
 
 
+MOST_HIDDEN = 0.1
+"""Share of a picture that the labels of points may cover."""
+
+
 def font_px(height: int, wide: int) -> int:
     """Font size that suits a picture of that size; 7 pixels is the smallest that reads."""
     return int(np.clip(round(6 + (height * wide) ** 0.5 * 0.0125), 7, 64))
@@ -133,6 +137,8 @@ def draw_points(
 ) -> np.ndarray:
     """A copy of ``image`` with points [n, 2] (x y, most important first) as discs with labels.
 
+    Many points would disappear under their labels: beyond ``MOST_HIDDEN`` of the picture the discs stand alone.
+
     Args:
         radius, size: of the discs and the letters in pixels; by default chosen from the picture's size.
     """
@@ -143,7 +149,9 @@ def draw_points(
     at = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     corners = np.concatenate([at - radius, at + radius], axis=1)
     corners = np.clip(np.round(corners), 0, [w - 1, h - 1, w - 1, h - 1]).astype(int)
-    draw_labels(draw, (h, w), corners, labels, colours, font_px(h, w) if size is None else size)
+    px = font_px(h, w) if size is None else size
+    if sum(width(text, px) for text in labels) * px <= MOST_HIDDEN * h * w:
+        draw_labels(draw, (h, w), corners, labels, colours, px)
     # discs last: a label may lie beside its point, but no point may lie under a label
     for (x1, y1, x2, y2), colour in reversed(list(zip(corners.tolist(), colours, strict=True))):
         draw.ellipse((x1, y1, x2, y2), fill=colour, outline=text_on(colour))

@@ -180,7 +180,7 @@ def point_scores(steps: np.ndarray, scores: np.ndarray, path: Path, *, conf: flo
         axes.plot(steps, precision, color=AXIS, linewidth=1.2, linestyle="--", label="precision")
         axes.plot(steps, scores[:, 1], color=AXIS, linewidth=1.2, linestyle=":", label="recall")
         axes.axvline(conf, color="#adb5bd", linewidth=1)
-        reach = f"points within {cells:g} cells of an object, radius {radius}"
+        reach = f"points within {cells:g} cell{'' if cells == 1 else 's'} of an object, radius {radius}"
         axes.set_title(f"F1 over confidence, {reach}; {best:.3f} at {conf:g}")
         axes.set_xlabel("confidence threshold")
         axes.set_ylabel("F1, precision, recall")

@@ -110,7 +110,7 @@ def point_pairs(
         min(len(tiles), 4),
         captions=captions,
         heading=f"Truth on the left, prediction on the right (confidence above {conf:g}, radius {radius}): "
-        f"disc = right, within {cells:g} cells; cross = wrong; red ring = missed",
+        f"disc = right, within {cells:g} cell{'' if cells == 1 else 's'}; cross = wrong; red ring = missed",
         legend=class_legend(classes, names),
     )
     return write(picture, path)

@@ -195,3 +195,17 @@ def test_a_batch_of_points_shows_the_centres_of_boxes(tmp_path):
     PointTask().plot_batch(batch, {0: "cat", 1: "dog"}, tmp_path / "b.png", SHEET)
     found = near(Image.open(tmp_path / "b.png").convert("RGB"), class_colour(1), 5)
     assert 20 < found[:-40].sum() < 200  # above the legend there is one disc, no box
+
+
+def test_many_points_are_not_hidden_by_their_labels():
+    from libreyolo_core.pictures.boxes import draw_points
+
+    photo = np.full((400, 400, 3), 90, np.uint8)
+    at = np.stack(np.meshgrid(np.arange(20, 400, 40), np.arange(20, 400, 40)), axis=-1).reshape(-1, 2)
+
+    def touched(count: int, text: str) -> float:
+        drawn = draw_points(photo, at[:count], [text] * count, [(30, 130, 230)] * count)
+        return float((drawn != photo).any(axis=2).mean())
+
+    assert touched(3, "tree 0.87") > 2 * touched(3, ""), "a few points have their labels"
+    assert touched(100, "tree 0.87") == touched(100, ""), "a hundred stand alone"
