@@ -23,6 +23,8 @@ import torch
 
 from libreyolo_core import checkpoint
 
+EARLY = 0.2
+"""Share of the kills that fall into the first two seconds of a start, while it still imports."""
 SCRIPT = """
 from libreyolo import LibreYOLO
 if __name__ == "__main__":
@@ -48,31 +50,64 @@ def start(folder: Path, epochs: int, ranks: int, kills: int, *, resume: bool) ->
 
 def ranks_of(agent: int) -> list[int]:
     """Process ids of the ranks that an agent started."""
-    out = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True).stdout
-    return [int(pid) for pid, parent in (line.split() for line in out.splitlines()[1:]) if int(parent) == agent]
+    out = subprocess.run(["ps", "-eo", "pid,ppid,stat"], capture_output=True, text=True, check=True).stdout
+    rows = (line.split() for line in out.splitlines()[1:])
+    return [int(pid) for pid, parent, stat in rows if int(parent) == agent and stat[0] != "Z"]
 
 
-def disturbed(folder: Path, epochs: int, ranks: int, kills: int, seed: int) -> int:
-    """Run to the end under fire; returns how often it was killed."""
-    moments, done = random.Random(seed), 0
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Whether two states hold the same bits."""
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def openings(folder: Path) -> int:
+    """How many starts of the run got as far as its first step."""
+    text = (folder / "log.txt").read_text()
+    return text.count("training in ") + text.count("resuming in ")
+
+
+def opened(process: subprocess.Popen, folder: Path, before: int) -> bool:
+    """Wait until one more start has come to its first step; ``False`` when the process ended instead."""
+    while process.poll() is None:
+        if openings(folder) > before:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def undisturbed(folder: Path, epochs: int, ranks: int) -> float:
+    """Run to the end in peace; returns the seconds from the first step on."""
+    process = start(folder, epochs, ranks, 0, resume=False)
+    opened(process, folder, 0)
+    began = time.monotonic()
+    if process.wait() != 0:
+        raise SystemExit((folder / "log.txt").read_text()[-2000:])
+    return time.monotonic() - began
+
+
+def disturbed(folder: Path, epochs: int, ranks: int, kills: int, *, seed: int, work_s: float) -> tuple[int, int]:
+    """Run to the end under fire; returns how often it was killed, and how often of these before its first step."""
+    moments, done, early = random.Random(seed), 0, 0
     process = start(folder, epochs, ranks, kills, resume=False)
-    while True:
-        try:
-            # importing takes the first seconds; a kill may fall into that, into a step or into a save
-            process.wait(moments.uniform(3.0, 12.0) if done < kills else None)
-        except subprocess.TimeoutExpired:
-            victims = ranks_of(process.pid) if ranks > 1 else [process.pid]
-            if not victims:
-                continue
-            os.kill(moments.choice(victims), signal.SIGKILL)
-            done += 1
-            if ranks == 1:
-                process.wait()
-                process = start(folder, epochs, ranks, kills, resume=(folder / "run/weights/last.pt").is_file())
-            continue
-        if process.returncode == 0:
-            return done
+    while done < kills:
+        before = openings(folder)
+        if moments.random() < EARLY:
+            time.sleep(moments.uniform(0.0, 2.0))
+        elif opened(process, folder, before):
+            # on average less than a kill's share of the work, so that some is left for all of them
+            time.sleep(moments.uniform(0.0, 1.5 * work_s / kills))
+        while ranks > 1 and process.poll() is None and len(ranks_of(process.pid)) < ranks:
+            time.sleep(0.05)  # the launcher is between two starts
+        if process.poll() is not None:
+            break
+        os.kill(moments.choice(ranks_of(process.pid)) if ranks > 1 else process.pid, signal.SIGKILL)
+        early += openings(folder) == before
+        done += 1
+        if ranks == 1 and process.wait() != 0:
+            process = start(folder, epochs, ranks, kills, resume=(folder / "run/weights/last.pt").is_file())
+    if process.wait() != 0:
         raise SystemExit(f"the run ended with {process.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    return done, early
 
 
 def main() -> None:
@@ -87,24 +122,21 @@ def main() -> None:
         whole, fire = Path(root) / "whole", Path(root) / "fire"
         whole.mkdir()
         fire.mkdir()
-        began = time.monotonic()
-        if start(whole, args.epochs, args.ranks, 0, resume=False).wait() != 0:
-            raise SystemExit((whole / "log.txt").read_text()[-2000:])
-        alone_s = time.monotonic() - began
-        kills = disturbed(fire, args.epochs, args.ranks, args.kills, args.seed)
-        a, b = (checkpoint.read(f / "run/weights/last.pt") for f in (whole, fire))
-        equal = all(
-            torch.equal(a.state[k], b.state[k]) and torch.equal(a.training["raw"][k], b.training["raw"][k])
-            for k in a.state
-        )
+        work_s = undisturbed(whole, args.epochs, args.ranks)
+        kills, early = disturbed(fire, args.epochs, args.ranks, args.kills, seed=args.seed, work_s=work_s)
+        equal = True
+        for name in ("last", "best"):
+            a, b = (checkpoint.read(f / f"run/weights/{name}.pt") for f in (whole, fire))
+            equal &= same(a.state, b.state) and same(a.training.get("raw") or {}, b.training.get("raw") or {})
+        b = checkpoint.read(fire / "run/weights/last.pt")
         finite = all(bool(v.isfinite().all()) for v in b.state.values())
         complete = b.training["epoch"] == args.epochs
         print(
-            f"{args.ranks} rank(s), killed {kills} times, undisturbed {alone_s:.0f} s: "
+            f"{args.ranks} rank(s), killed {kills} times, {early} of them before the first step: "
             f"{b.training['epoch']} of {args.epochs} epochs, weights {'equal bit for bit' if equal else 'not equal'}, "
             f"{'finite' if finite else 'NOT FINITE'}"
         )
-        sys.exit(not (complete and finite and (equal or args.ranks > 1)))
+        sys.exit(not (complete and finite and kills == args.kills and (equal or args.ranks > 1)))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from libreyolo_core.cli.command import SECTIONS, Command  # noqa: E402
-from libreyolo_core.cli.commands.families import captured, default_size, millions, recipe_in_words  # noqa: E402
-from libreyolo_core.cli.group import load_command  # noqa: E402
+from libreyolo_core.cli.commands.families import default_size, millions, recipe_in_words  # noqa: E402
+from libreyolo_core.cli.group import find_command  # noqa: E402
 from libreyolo_core.cli.options import VALUE, Option, options_of  # noqa: E402
+from libreyolo_core.cli.subcommands import Subcommands  # noqa: E402
 from libreyolo_core.config import TrainArgs  # noqa: E402
 from libreyolo_core.family import Family  # noqa: E402
 from libreyolo_core.registry import Plugin, Registry  # noqa: E402
+from libreyolo_core.support import support  # noqa: E402
 
 MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
@@ -69,29 +71,22 @@ def training_arguments() -> str:
     return "\n\n".join(parts)
 
 
-def support_matrix() -> str:
-    """One row per family and task."""
-    head = ("family", "task", "sizes", "parameters", "split point", "numerics", "amp", "sync_bn", "spawn")
+def family_list() -> str:
+    """One row per family and task: what there is."""
     rows = []
     for family in families().values():
         for name, task in family.tasks.items():
             counts = [s.params for s in task.sizes.values()]
-            amp = ("yes" if task.precision.amp else "no") + f", {task.precision.dtype}"
-            why = f": {task.precision.why}" if task.precision.why else ""
-            rows.append(
-                (
-                    f"[{family.title}](#{family.key})",
-                    name,
-                    " ".join(task.sizes),
-                    f"{millions(min(counts))} to {millions(max(counts))}",
-                    captured(task),
-                    task.capture.numerics,
-                    amp + why,
-                    "yes" if task.ranks.sync_bn else "no",
-                    "yes" if task.ranks.spawn else "no",
-                )
-            )
-    return _table(head, rows)
+            parameters = f"{millions(min(counts))} to {millions(max(counts))}"
+            rows.append((f"[{family.title}](#{family.key})", name, " ".join(task.sizes), parameters))
+    return _table(("family", "task", "sizes", "parameters"), rows)
+
+
+def support_matrix() -> str:
+    """One row per family and task: what each feature does for it."""
+    found = [(f, name, support(task)) for f in families().values() for name, task in f.tasks.items()]
+    head = ("family", "task", *found[0][2])
+    return _table(head, [(f"[{f.title}](families.md#{f.key})", name, *facts.values()) for f, name, facts in found])
 
 
 def family_sheets() -> str:
@@ -126,10 +121,17 @@ def commands() -> str:
 
 
 def _command(name: str) -> str:
-    command = load_command(name)
+    command = find_command(name.split())[0]
+    if isinstance(command, Subcommands):
+        below = [_command(f"{name} {entry}") for entry in command.entries]
+        return "\n\n".join([f"## {name}", command.help or "", command.notes, *below])
     assert isinstance(command, Command)
     page = command.to_dict(f"libreyolo {name}")
-    parts = [f"## {name}", command.help or "", f"```text\n{page['usage']}\n{page['example']}\n```"]
+    parts = [
+        f"##{'#' * name.count(' ')} {name}",
+        command.help or "",
+        f"```text\n{page['usage']}\n{page['example']}\n```",
+    ]
     parts.append(command.notes.replace("\n", " "))
     own = [o for o in command.described.values() if o.section != "General"]
     if name == "train":
@@ -160,6 +162,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "training-arguments": training_arguments,
+    "family-list": family_list,
     "support-matrix": support_matrix,
     "family-sheets": family_sheets,
     "commands": commands,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,18 @@ from torch import Tensor
 
 from libreyolo_core import checkpoint, hub
 from libreyolo_core.config import ExportArgs, Resolved, ValArgs, make_args
-from libreyolo_core.data.batch import prepare
 from libreyolo_core.engine.device import one_device, parse_device
 from libreyolo_core.engine.plan import check_imgsz, scratch
 from libreyolo_core.errors import CheckpointError, ConfigError, UnknownNameError, UsageError, suggestion
 from libreyolo_core.family import Family, Input, Task, resolve, with_path
+from libreyolo_core.inference import Inference
 from libreyolo_core.network import Network
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.registry import registry
 from libreyolo_core.tasks.base import Evaluator, Metrics
 
 if TYPE_CHECKING:
+    from libreyolo_core.engine.inference import CapturedInference
     from libreyolo_core.engine.trainer import TrainResult
     from libreyolo_core.results import Results
 
@@ -80,6 +81,7 @@ class LibreYOLO:
         self.device = one_device(device, verb="prediction")
         self.exported: Any = None
         self.network: Network = None  # type: ignore[assignment]
+        self.recordings: CapturedInference | None = None
         self.weights: Path | None = None
         self._saved_imgsz: int | None = None
         self.family: Family
@@ -164,6 +166,7 @@ class LibreYOLO:
 
     def _set_network(self, network: Network) -> None:
         self.network = network.to(self.device).eval()
+        self.recordings = None
 
     def _rename(self, names: Mapping[int, str] | list[str]) -> None:
         given = dict(names) if isinstance(names, Mapping) else dict(enumerate(names))
@@ -195,14 +198,14 @@ class LibreYOLO:
             TrainingError: the run could not go on.
         """
         self._needs_network("train")
-        from libreyolo_core.engine.run import train
+        from libreyolo_core.engine.launch import train
 
         return train(self, arguments)
 
     def plan(self, **arguments: Any) -> Resolved:
         """Every training argument with its value and where it comes from; nothing is read or written."""
         self._needs_network("train")
-        from libreyolo_core.engine.run import request
+        from libreyolo_core.engine.request import request
 
         return request(self, arguments).resolved
 
@@ -308,9 +311,11 @@ class LibreYOLO:
     def to(self, device: str | int | torch.device) -> LibreYOLO:
         """Move to a device; ``auto`` stays where it is."""
         if device != "auto":
-            self.device = parse_device(device)[0]
-            if self.network is not None:
-                self.network.to(self.device)
+            wanted = parse_device(device)[0]
+            if self.network is not None and wanted != self.device:
+                self.network.to(wanted)
+                self.recordings = None
+            self.device = wanted
         return self
 
     def infer(self, images: Tensor) -> Predictions:
@@ -318,6 +323,35 @@ class LibreYOLO:
         if self.exported is not None:
             return self.exported.infer(images)
         return self.inference(self.network, self.sheet.input, self.device)(images)
+
+    def infer_captured(self, cuda_graph: bool | str) -> Callable[[Tensor], Predictions]:
+        """``infer`` with the network's forward replayed from a CUDA graph where that is possible, one for each shape.
+
+        Args:
+            cuda_graph: ``True``, or ``"auto"`` for where it is possible without a word where it is not.
+
+        Returns:
+            A function like ``infer``. ``self.capture`` counts what it did.
+        """
+        from libreyolo_core.engine.inference import CapturedInference
+
+        if self.exported is not None:
+            if cuda_graph is True:
+                log.info("cuda_graph: %s is an exported model, its own runtime runs it", self.weights)
+            return self.infer
+        if self.recordings is None:
+            self.recordings = CapturedInference.on(
+                self.device, self.network, self.sheet.capture, quiet=cuda_graph == "auto"
+            )
+        if cuda_graph is True:
+            self.recordings.insist()
+        return Inference(self.network, self.sheet.input, self.device, self.recordings)
+
+    @property
+    def capture(self) -> dict[str, Any]:
+        """How predictions with ``cuda_graph`` went: ``captured``, ``replayed`` and ``eager`` forward passes, and the
+        ``reasons`` in words; empty without."""
+        return self.recordings.counts.to_dict() if self.recordings else {}
 
     @staticmethod
     def inference(network: Network, rule: Input, device: torch.device) -> Inference:
@@ -351,22 +385,6 @@ class LibreYOLO:
 
     def __repr__(self) -> str:
         return f"LibreYOLO({self.key}-{self.size}, {self.task_name}, {self.nc} classes)"
-
-
-@dataclass
-class Inference:
-    """Prepared images through a network in evaluation mode to canonical predictions."""
-
-    network: Network
-    rule: Input
-    device: torch.device
-
-    @torch.no_grad()
-    def __call__(self, images: Tensor) -> Predictions:
-        """``images`` uint8 [N, 3, H, W] in the network's channel order, on any device."""
-        self.network.eval()
-        prepared = prepare(images.to(self.device, non_blocking=True), self.rule)
-        return self.network.predictions(self.network(prepared), (images.shape[-2], images.shape[-1]))
 
 
 def _with_size(name: str) -> str:

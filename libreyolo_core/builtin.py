@@ -24,6 +24,7 @@ def libreyolo_commands():
         NamedEntry("predict", f"{commands}.predict:predict", "Run a model on images, folders or videos."),
         NamedEntry("export", f"{commands}.export:export", "Write a model as ONNX or TorchScript."),
         NamedEntry("check", f"{commands}.check:check", "Check a data set and report every fault."),
+        NamedEntry("profile", f"{commands}.profile:profile", "Measure training steps, or read what was measured."),
         NamedEntry("families", f"{commands}.families:families", "List installed model families, or show one."),
         NamedEntry("plugins", f"{commands}.plugins:plugins", "List plugins, what they brought and what failed."),
         NamedEntry("check-family", f"{commands}.check_family:check_family", "Prove that a family keeps the contract."),

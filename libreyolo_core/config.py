@@ -195,6 +195,8 @@ class TrainArgs:
         choices=(False, True, "default", "reduce-overhead", "max-autotune"),
     )
     profile: bool = arg(False, "Profile a window of real steps, then go on.")
+    profile_warmup: int = arg(5, "With profile: steps to discard first.", low=0, high=100000)
+    profile_steps: int = arg(20, "With profile: steps to measure after those.", low=4, high=1000)
 
     cache: str = arg("", "Keep decoded images: ram or disk.", choices=("", "ram", "disk"))
     strict: bool = arg(False, "Make every fault of the data set an error.")
@@ -259,6 +261,9 @@ class PredictArgs:
     )
     tile_overlap: int | None = arg(None, "Pixels that neighbouring tiles share; default: 128.", low=0, high=4096)
     device: str = arg("auto", "One device, as for train.")
+    cuda_graph: bool | str = arg(
+        False, "Replay the network from a CUDA graph; auto: where that is possible.", choices=(False, True, "auto")
+    )
     vid_stride: int = arg(1, "Use every n-th frame of a video.", low=1)
     save: bool = arg(False, "Write annotated pictures.")
     save_txt: bool = arg(False, "Write label files.")

@@ -79,6 +79,10 @@ class ExportError(LibreYOLOError):
     """A model that cannot be written in the wanted format, or a missing export dependency."""
 
 
+class ProfileError(LibreYOLOError):
+    """A profile or trace that is missing, damaged, of another kind, or written by a later version."""
+
+
 class NotAvailableYet(LibreYOLOError):
     """A documented option whose implementation is not in this version; asking for it never passes in silence."""
 

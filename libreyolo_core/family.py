@@ -69,12 +69,20 @@ class Size(Keywords):
 
 
 class Loss(Keywords):
-    """A reference to a loss class and its typed options; options are addressed as ``loss.<name>``."""
+    """A reference to a loss class and its typed options; options are addressed as ``loss.<name>``.
+
+    Args:
+        code: the class, see ``libreyolo_core.losses``.
+        static: all its shapes follow from the shapes of outputs and padded targets, and it reads nothing on the host.
+            Then ``cuda_graph="full"`` may record it with the network, and the check ``capture`` proves it.
+        options: keywords of the class.
+    """
 
     code: str
+    static: bool
 
-    def __init__(self, code: str, **options: Any) -> None:
-        self._set(code=code, options=options)
+    def __init__(self, code: str, *, static: bool = False, **options: Any) -> None:
+        self._set(code=code, static=static, options=options)
 
 
 @dataclass(frozen=True)
@@ -270,11 +278,19 @@ class Post:
 
 @dataclass(frozen=True)
 class Capture:
-    """What of a network may be captured: ``label`` in words, its ``numerics`` class, or ``off_reason`` why not."""
+    """What of a network a CUDA graph may hold.
+
+    Args:
+        label: the captured region of training, in words.
+        numerics: how a captured run compares with an eager one, ``exact`` or ``spread``.
+        off_reason: why nothing is captured, "" where it is.
+        inference_off_reason: why predictions alone are not.
+    """
 
     label: str = ""
     numerics: str = "exact"
     off_reason: str = ""
+    inference_off_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -433,7 +449,7 @@ def with_path(sheet: T, path: str, value: Any) -> T:
         _child(sheet, head, path)
         return tuple(with_path(e, rest, value) if e.name == head else e for e in sheet)  # type: ignore[return-value]
     if isinstance(sheet, Loss):
-        return type(sheet)(sheet.code, **{**sheet.options, path: value})  # type: ignore[return-value]
+        return type(sheet)(sheet.code, static=sheet.static, **{**sheet.options, path: value})  # type: ignore[return-value]
     if isinstance(sheet, Mapping):
         return {**sheet, path: value}  # type: ignore[return-value]
     child = _child(sheet, head, path)

@@ -32,7 +32,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A loss for (family, task), chosen by the training argument ``loss=NAME``; ``code`` refers to a loss class."""
+    """A loss for (family, task), chosen by the training argument ``loss=NAME``; ``code`` refers to a loss class, and
+    ``static`` means what it does in ``libreyolo_core.family.Loss``."""
 
     family: str
     task: str
@@ -40,6 +41,7 @@ class LossEntry:
     code: str
     options: dict[str, Any] | None = None
     replaces: str = ""
+    static: bool = False
 
 
 @dataclass(frozen=True)

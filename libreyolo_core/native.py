@@ -36,15 +36,16 @@ class Native:
     """Runs photos through a network at their own size.
 
     Args:
-        model: ``infer``, ``sheet``, ``imgsz``, and ``exported`` for a graph of one size, which always works in tiles.
+        model: ``sheet``, ``imgsz``, and ``exported`` for a graph of one size, which always works in tiles.
         args: ``tile``, ``tile_overlap``, ``batch``; ``imgsz`` must be open.
+        infer: what images go through, as ``model.infer``.
 
     Raises:
         ConfigError: ``imgsz``, or tiles that contradict each other or the graph.
     """
 
-    def __init__(self, model: Any, args: PredictArgs) -> None:
-        self.infer, self.rule, self.batch = model.infer, model.sheet.input, args.batch
+    def __init__(self, model: Any, args: PredictArgs, infer: Callable[[Tensor], Predictions]) -> None:
+        self.infer, self.rule, self.batch = infer, model.sheet.input, args.batch
         if args.imgsz is not None:
             raise ConfigError(
                 f"imgsz={args.imgsz} has no meaning for a model that works at the photo's own size",

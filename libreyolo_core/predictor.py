@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from libreyolo_core.window import Window
 log = logging.getLogger("libreyolo")
 THRESHOLDS = ("conf", "iou", "max_det", "classes", "agnostic", "radius")
 """The arguments that a task applies to predictions, or refuses."""
+Infer = Callable[[Tensor], Predictions]
 
 
 def predict(model: Any, source: Any, **options: Any) -> ResultsList | Iterator[Results]:
@@ -55,7 +56,9 @@ def predict(model: Any, source: Any, **options: Any) -> ResultsList | Iterator[R
             where="predict argument classes",
             mend=f"It has {len(model.names)}: {known}{', ...' if len(model.names) > 5 else '.'}",
         )
-    run = native_run(model, args) or FittedRun(model, input_size(model.sheet.input, model.imgsz, args.imgsz))
+    infer = model.infer_captured(args.cuda_graph) if args.cuda_graph else model.infer
+    run = native_run(model, args, infer)
+    run = run or FittedRun(infer, model.sheet.input, input_size(model.sheet.input, model.imgsz, args.imgsz))
     photos = iterate(source, vid_stride=args.vid_stride)
     results = _run(model, photos, args, run)
     return results if args.stream else ResultsList(results)
@@ -69,14 +72,17 @@ class Run(Protocol):
     ) -> Iterator[tuple[list[int], Predictions, list[Placement]]]: ...
 
 
-def native_run(model: Any, args: PredictArgs) -> Run | None:
+def native_run(model: Any, args: PredictArgs, infer: Infer) -> Run | None:
     """The run of a model that works at the photo's own size, ``None`` for one that resizes photos to its input.
+
+    Args:
+        infer: what images go through, as ``model.infer``.
 
     Raises:
         ConfigError: arguments for the other kind.
     """
     if model.sheet.input.fit == "native":
-        return Native(model, args)
+        return Native(model, args, infer)
     for name in ("tile", "tile_overlap"):
         if getattr(args, name) is not None:
             raise ConfigError(
@@ -90,16 +96,16 @@ def native_run(model: Any, args: PredictArgs) -> Run | None:
 class FittedRun:
     """All photos of a batch resized to one input size, in one pass."""
 
-    def __init__(self, model: Any, size: tuple[int, int]) -> None:
-        self.model, self.size = model, size
+    def __init__(self, infer: Infer, rule: Input, size: tuple[int, int]) -> None:
+        self.infer, self.rule, self.size = infer, rule, size
 
     def __call__(
         self, photos: list[np.ndarray], clock: Stopwatch
     ) -> Iterator[tuple[list[int], Predictions, list[Placement]]]:
         with clock("preprocess"):
-            images, placements = to_input(photos, self.model.sheet.input, self.size)
+            images, placements = to_input(photos, self.rule, self.size)
         with clock("inference"):
-            predictions = self.model.infer(images)
+            predictions = self.infer(images)
             synchronise(device_of(predictions))
         yield list(range(len(photos))), predictions, placements
 
@@ -136,6 +142,8 @@ def _run(model: Any, photos: Iterator[Photo], args: PredictArgs, run: Run) -> It
                 if args.show:
                     window.show(photo, result)
                 yield result
+    if args.cuda_graph is True and args.verbose and model.capture:
+        log.info("cuda_graph: %s", model.recordings.summary())
 
 
 def _batches(photos: Iterator[Photo], size: int) -> Iterator[list[Photo]]:

@@ -187,7 +187,7 @@ class Registry:
                 f"Unknown loss {name!r}", where=f"{family} {task}", mend=suggestion(name, [*options, "default"])
             )
         entry: LossEntry = options[name]
-        return Loss(entry.code, **(entry.options or {}))
+        return Loss(entry.code, static=entry.static, **(entry.options or {}))
 
     def named(self, kind: str, name: str, *, what: str) -> Any:
         """The code behind a task, command, data set, logger or exporter, imported."""

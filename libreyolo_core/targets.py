@@ -36,6 +36,11 @@ class Targets:
         every rank at every step."""
         return self
 
+    def static(self: T) -> T:
+        """The same with every value on the host replaced by what the shapes already say, as a recording of a step
+        needs it: it serves all batches of these shapes."""
+        return self
+
 
 @dataclass
 class BoxTargets(Targets):
@@ -56,6 +61,10 @@ class BoxTargets(Targets):
     def agree(self, largest: Callable[[int], int]) -> BoxTargets:
         """With the largest count of all ranks as ``most``."""
         return replace(self, most=largest(self.most))
+
+    def static(self) -> BoxTargets:
+        """With the number of rows as ``most``."""
+        return replace(self, most=self.valid.shape[1])
 
     @staticmethod
     def pad(boxes: list[Tensor], labels: list[Tensor], *, rows: int | None = None) -> BoxTargets:

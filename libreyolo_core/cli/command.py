@@ -36,7 +36,7 @@ GENERAL = (
 
 @dataclass(frozen=True)
 class Positional:
-    """The one plain word a command may take; ``name=value`` means the same."""
+    """A plain word that a command takes; ``name=value`` means the same."""
 
     name: str
     help: str
@@ -53,15 +53,15 @@ class Command(click.Command):
         *,
         summary: str,
         options: tuple[Option, ...],
-        positional: Positional | None,
+        positional: Positional | tuple[Positional, ...] | None,
         arguments: type | None,
         example: str | Callable[[], str],
         notes: str,
     ) -> None:
         described = {o.name: o for o in (*options, *GENERAL)}
-        if positional:
-            word = Option(positional.name, positional.help, required=positional.required, section="Argument")
-            described = {positional.name: word, **described}
+        words = positional if isinstance(positional, tuple) else (positional,) if positional else ()
+        plain_words = {w.name: Option(w.name, w.help, required=w.required, section="Argument") for w in words}
+        described = {**plain_words, **described}
         super().__init__(
             name,
             callback=run,
@@ -70,7 +70,7 @@ class Command(click.Command):
             short_help=summary,
             add_help_option=False,
         )
-        self.described, self.positional, self.arguments = described, positional, arguments
+        self.described, self.positional, self.arguments = described, words, arguments
         self._example, self.notes = example, notes
 
     @property
@@ -85,8 +85,9 @@ class Command(click.Command):
             print_json(self.to_dict(verb)) if asks(args, "json") else click.echo(self.get_help(ctx))
             ctx.exit()
         given, words = read(args, self.described, verb=verb)
-        if words and self.positional and self.positional.name not in given:
-            given[self.positional.name] = words.pop(0)
+        for word in self.positional:
+            if words and word.name not in given:
+                given[word.name] = words.pop(0)
         if words:
             raise self._stray(words[0], verb)
         for option in self.described.values():
@@ -121,7 +122,7 @@ class Command(click.Command):
         """The whole help page."""
         verb = ctx.command_path
         parts = [f"Usage: {self._usage(verb)}", self.help or ""]
-        if len(self.described) > len(GENERAL) + (self.positional is not None):
+        if len(self.described) > len(GENERAL) + len(self.positional):
             switches = any(o.takes != VALUE and o.section != "General" for o in self.described.values())
             also = " A switch is on with --key or key=true,\nand off with --no-key or key=false." if switches else ""
             parts.append(f"Options are written key=value or --key value; both mean the same.{also}")
@@ -135,11 +136,8 @@ class Command(click.Command):
 
     def _usage(self, verb: str) -> str:
         required = [f"{o.name}={o.name.upper()}" for o in self.described.values() if o.section == "Required"]
-        word = ""
-        if self.positional:
-            word = self.positional.name.upper()
-            word = word if self.positional.required else f"[{word}]"
-        return " ".join(p for p in (verb, word, *required, "[key=value | --key value]...") if p)
+        words = [w.name.upper() if w.required else f"[{w.name.upper()}]" for w in self.positional]
+        return " ".join((verb, *words, *required, "[key=value | --key value]..."))
 
     def to_dict(self, verb: str) -> dict[str, Any]:
         """The help page as data: the answer to ``--help --json``."""
@@ -158,7 +156,7 @@ def command(
     summary: str,
     arguments: type | None = None,
     options: tuple[Option, ...] = (),
-    positional: Positional | None = None,
+    positional: Positional | tuple[Positional, ...] | None = None,
     example: str | Callable[[], str] = "",
     notes: str = "",
 ) -> Callable[[Run], Command]:
@@ -168,7 +166,7 @@ def command(
         summary: one line for the help.
         arguments: an argument dataclass of ``libreyolo_core.config`` whose fields become options.
         options: further options, listed first.
-        positional: a plain word the command takes.
+        positional: the plain word the command takes, or several in their order.
         example: what to type after the command's name, or a function that says it.
         notes: a paragraph for the help page.
     """

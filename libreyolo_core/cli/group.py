@@ -71,6 +71,20 @@ def load_command(name: str) -> click.Command:
     return command
 
 
+def find_command(words: Sequence[str]) -> tuple[click.Command, list[str]]:
+    """The command that the first words name, through commands below others, and the words after its name.
+
+    Raises:
+        What ``load_command`` raises.
+    """
+    from libreyolo_core.cli.subcommands import Subcommands
+
+    command, rest = load_command(words[0]), list(words[1:])
+    while isinstance(command, Subcommands) and rest and not rest[0].startswith("-"):
+        command = command.load(rest.pop(0))
+    return command, rest
+
+
 def _outcome(group: LazyGroup, given: list[str]) -> int:
     """Run, and turn whatever is raised into a line and an exit code."""
     try:

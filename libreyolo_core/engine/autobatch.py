@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from libreyolo_core.config import Resolved
 from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.optimizer import build_optimizer, freeze
+from libreyolo_core.engine.plan import make_plan
 from libreyolo_core.engine.precision import Scaler, choose_mode
 from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.errors import TrainingError
-from libreyolo_core.family import Task, resolve
+from libreyolo_core.family import Task, resolve, with_path
+
+if TYPE_CHECKING:
+    from libreyolo_core.api import LibreYOLO
 
 log = logging.getLogger("libreyolo")
 SHARE = 0.9
@@ -183,3 +189,27 @@ def training_probe(
                 average.update(network)
 
     return step
+
+
+def fitting_batch(model: LibreYOLO, resolved: Resolved, scan: Any, device: torch.device, world: int) -> int:
+    """The global batch that ``batch=-1`` means on ``world`` CUDA devices like this one."""
+    resolved = with_batch(resolved, world)  # any number: the plan is asked for its largest input only
+    plan = make_plan(
+        resolved, samples=len(scan.images), default_imgsz=model.base_imgsz, device_type=device.type, world=world
+    )
+    counts = [len(record.labels) for record in scan.images]
+    probe = training_probe(
+        model,
+        plan.sheet,
+        nc=len(scan.names),
+        side=plan.canvas,
+        count=largest_count(counts, plan.sheet),
+        device=device,
+    )
+    held = find_batch(probe, CudaMeter(device), most=max(1, len(scan.images) // world))
+    return global_batch(held, world, plan.sheet.recipe.nbs)
+
+
+def with_batch(resolved: Resolved, batch: int) -> Resolved:
+    """The same arguments with another global batch."""
+    return replace(resolved, sheet=with_path(resolved.sheet, "recipe.batch", batch))

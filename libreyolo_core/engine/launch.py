@@ -1,4 +1,5 @@
-"""Starting a run on several devices: one worker process each, and what a launcher such as torchrun has started.
+"""How many processes train: this one alone, those that a launcher such as torchrun has started, or one worker for each
+of several devices.
 
 ``spawn_train`` takes any list of devices, so that tests drive it with CPU workers; the public ``device=`` comes here
 only with a list of CUDA devices. Workers take the ordinary one-device path with a launcher's environment set.
@@ -23,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.multiprocessing as multiprocessing
 
+from libreyolo_core.data.catalogue import load_data
+from libreyolo_core.engine import autobatch, distributed, elastic
+from libreyolo_core.engine.device import parse_device
+from libreyolo_core.engine.request import request
+from libreyolo_core.engine.run import train_here
+from libreyolo_core.engine.rundir import quiet_unless_first
 from libreyolo_core.errors import ConfigError, LibreYOLOError, TrainingError, UsageError
+from libreyolo_core.losses import Ranks
 
 if TYPE_CHECKING:
     from libreyolo_core.api import LibreYOLO
@@ -40,6 +48,30 @@ UNGUARDED = (
     "spawn_ddp_train() was called from inside a spawned subprocess. This usually means your script calls "
     "model.train(device=...) at the top level without a 'if __name__ == \"__main__\":' guard."
 )
+
+
+def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
+    """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
+    if distributed.launched():
+        wanted = request(model, elastic.resumed(given))
+        world = distributed.World.join(wanted.resolved.args.device)
+        try:
+            with quiet_unless_first(world.rank):
+                return train_here(model, wanted, world.device, world)
+        finally:
+            world.leave()
+    refuse_unguarded()
+    wanted = request(model, given)
+    devices = parse_device(wanted.resolved.args.device)
+    if len(devices) > 1:
+        batch = wanted.resolved.sheet.recipe.batch
+        if batch == -1:  # probed here, before there are workers: all of them get the same number
+            scan = model.task.scan(load_data(wanted.resolved.args.data, model.task_name), "train")
+            batch = autobatch.fitting_batch(model, wanted.resolved, scan, devices[0], len(devices))
+            given = {**given, "batch": batch}
+        distributed.check_batch(batch, len(devices))
+        return spawn_train(model, given, devices)
+    return train_here(model, wanted, devices[0], Ranks())
 
 
 def spawn_train(model: LibreYOLO, given: Mapping[str, Any], devices: Sequence[torch.device]) -> TrainResult:

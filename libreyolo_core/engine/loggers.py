@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libreyolo_core.checkpoint import replacing
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.errors import UsageError
 
@@ -30,9 +30,8 @@ class CsvLogger(Callback):
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        aside = self.path.with_suffix(".csv.part")
-        aside.write_text(text.getvalue(), encoding="utf-8")
-        os.replace(aside, self.path)
+        with replacing(self.path) as sink:
+            sink.write(text.getvalue().encode())
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -62,10 +62,18 @@ def cpu_has_bfloat16() -> bool:
 
 
 class Scaler:
-    """Loss scaling for float16; does nothing for other types. Counts skipped steps and stops a hopeless run."""
+    """Loss scaling for float16, and in every precision the account of steps left out: they are counted, and too many in
+    a row stop a hopeless run.
 
-    def __init__(self, mode: Mode) -> None:
+    Args:
+        mode: what the forward passes run in.
+        guarded: leave out steps with gradients that are not finite where no loss scaling does so; costs a wait for the
+            device.
+    """
+
+    def __init__(self, mode: Mode, *, guarded: bool = False) -> None:
         self.live = torch.amp.GradScaler(mode.device_type, enabled=mode.dtype == torch.float16)
+        self.mode, self.guarded = mode, guarded and not self.live.is_enabled()
         self.skipped = self.in_a_row = 0
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -74,22 +82,36 @@ class Scaler:
 
     def step(self, optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], clip: float | None) -> bool:
         """Unscale, clip to global norm ``clip``, step. Returns whether the optimizer really stepped."""
-        if clip is not None:
+        if clip is not None or self.guarded:
             self.live.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(parameters, clip)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, float("inf") if clip is None else clip)
+            if self.guarded and not torch.isfinite(norm):
+                log.warning("a gradient is not finite, step left out")
+                return self.leave_out()
         before = self.live.get_scale() if self.live.is_enabled() else 1.0
         self.live.step(optimizer)
         self.live.update()
-        stepped = not self.live.is_enabled() or self.live.get_scale() >= before
-        self.in_a_row = 0 if stepped else self.in_a_row + 1
-        self.skipped += not stepped
-        if self.in_a_row > MOST_SKIPPED:
-            raise TrainingError(
-                f"{self.in_a_row} steps in a row overflowed in float16 (loss scale {self.live.get_scale():g})",
-                where="mixed precision",
-                mend="Try amp_dtype=bfloat16, amp=false, or a smaller lr0.",
-            )
-        return stepped
+        if self.live.is_enabled() and self.live.get_scale() < before:
+            return self.leave_out()
+        self.in_a_row = 0
+        return True
+
+    def leave_out(self) -> bool:
+        """Count a step that is not made; returns ``False``.
+
+        Raises:
+            TrainingError: more than ``MOST_SKIPPED`` in a row.
+        """
+        self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        if self.in_a_row <= MOST_SKIPPED:
+            return False
+        if self.live.is_enabled():
+            problem = f"overflowed in float16 (loss scale {self.live.get_scale():g})"
+            mend = "Try amp_dtype=bfloat16, amp=false, or a smaller lr0."
+        else:
+            problem = f"were left out, because loss or gradients are not finite in {self.mode.name}"
+            mend = "Try a smaller lr0, clip=1" + ("." if self.mode.dtype == torch.float32 else ", or amp=false.")
+        raise TrainingError(f"{self.in_a_row} steps in a row {problem}", where="training", mend=mend)
 
     def state_dict(self) -> dict:
         """For checkpoints."""

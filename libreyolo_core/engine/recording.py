@@ -1,4 +1,4 @@
-"""A region's forward and backward as a flat list of operations, and running it on other inputs.
+"""A region's forward and backward, or a whole step's, as a flat list of operations, and running it on other inputs.
 
 This is what a CUDA graph does, without a GPU: after recording, no Python of the network runs any more. What a recording
 cannot hold (a value read on the host, a branch on data, randomness from global state) shows as a difference.
@@ -6,7 +6,9 @@ cannot hold (a value read on the host, a branch on data, randomness from global 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,7 +16,12 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from libreyolo_core.losses import LossTerms
 from libreyolo_core.network import Network, Tree
+from libreyolo_core.targets import Targets
+
+if TYPE_CHECKING:
+    from libreyolo_core.engine.step import TrainStep
 
 
 class RegionModule(nn.Module):
@@ -29,6 +36,38 @@ class RegionModule(nn.Module):
         return self.network.region(images, draw)
 
 
+class StepModule(nn.Module):
+    """``TrainStep.terms`` with the network's own region as the forward of a module; no other of the step's parts."""
+
+    def __init__(self, step: TrainStep) -> None:
+        super().__init__()
+        self.network = step.network
+        self.terms = step.terms
+
+    def forward(self, images: Tensor, targets: Targets, draw: Tensor | None) -> LossTerms:
+        """As ``TrainStep.terms``."""
+        return self.terms(images, targets, draw, region=self.network.region)
+
+
+class Functional:
+    """A module as a function of its trained parameters, its buffers and its inputs."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.names = [n for n, p in module.named_parameters() if p.requires_grad]
+        self.fixed = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+
+    def state(self) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Trained parameters and buffers as they are now."""
+        parameters = dict(self.module.named_parameters())
+        return [parameters[n] for n in self.names], dict(self.module.named_buffers())
+
+    def __call__(self, trained: Sequence[Tensor], buffers: Mapping[str, Tensor], *inputs: Any) -> Any:
+        """The module's forward with these in the place of its own."""
+        everything = {**dict(zip(self.names, trained, strict=True)), **self.fixed, **buffers}
+        return functional_call(self.module, everything, inputs)
+
+
 class Recorded:
     """Stands for ``network.region`` for inputs of one shape; gradients reach the network's parameters through autograd
     as they do from the region itself, and its buffers change as they would.
@@ -39,31 +78,24 @@ class Recorded:
     """
 
     def __init__(self, network: Network, images: Tensor, draw: Tensor | None) -> None:
-        self.module = RegionModule(network)
-        self.names = [n for n, p in self.module.named_parameters() if p.requires_grad]
-        fixed = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
-        self.state = lambda: (dict(self.module.named_parameters()), dict(self.module.named_buffers()))
-        example = [images.detach()] + ([] if draw is None else [draw])
+        self.region = region = Functional(RegionModule(network))
         self.with_draw = draw is not None
+        example = [images.detach()] + ([] if draw is None else [draw])
 
-        def region(trained: list[Tensor], buffers: dict[str, Tensor], inputs: list[Tensor]) -> Tree:
-            everything = {**dict(zip(self.names, trained, strict=True)), **fixed, **buffers}
-            return functional_call(self.module, everything, (inputs[0], inputs[1] if self.with_draw else None))
+        def run(trained: list[Tensor], buffers: dict[str, Tensor], inputs: list[Tensor]) -> Tree:
+            return region(trained, buffers, inputs[0], inputs[1] if self.with_draw else None)
 
-        parameters, buffers = self.state()
-        trained: list[Tensor] = [parameters[n] for n in self.names]
-        copies = {n: b.clone() for n, b in buffers.items()}
-        leaves, self.spec = pytree.tree_flatten(region(trained, copies, example))
+        trained, buffers = region.state()
+        leaves, self.spec = pytree.tree_flatten(run(trained, {n: b.clone() for n, b in buffers.items()}, example))
         self.wanted = [isinstance(x, Tensor) and x.requires_grad for x in leaves]
         self.constant = [None if isinstance(x, Tensor) else x for x in leaves]
         seeds = [torch.ones_like(x) for x, w in zip(leaves, self.wanted, strict=True) if w]
         del leaves
 
         def joint(trained, buffers, inputs, seeds):
-            outputs = pytree.tree_leaves(region(trained, buffers, inputs))
+            outputs = pytree.tree_leaves(run(trained, buffers, inputs))
             wanted = [x for x, w in zip(outputs, self.wanted, strict=True) if w]
-            gradients = torch.autograd.grad(wanted, trained, seeds, allow_unused=True)
-            return [x.detach() if isinstance(x, Tensor) else x for x in outputs], list(gradients)
+            return [x.detach() if isinstance(x, Tensor) else x for x in outputs], gradients_of(wanted, trained, seeds)
 
         copies = {n: b.clone() for n, b in buffers.items()}
         recorded = make_fx(joint)(trained, copies, example, seeds)
@@ -71,9 +103,8 @@ class Recorded:
 
     def __call__(self, images: Tensor, draw: Tensor | None) -> Tree:
         """The region's outputs."""
-        parameters, buffers = self.state()
+        trained, buffers = self.region.state()
         inputs = [images] + ([draw] if self.with_draw and draw is not None else [])
-        trained: list[Tensor] = [parameters[n] for n in self.names]
         leaves = _Play.apply(self, list(buffers.values()), inputs, *trained)
         whole = [x if c is None else c for x, c in zip(leaves, self.constant, strict=True)]
         return pytree.tree_unflatten(whole, self.spec)
@@ -113,7 +144,7 @@ class _Play(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, recorded: Recorded, buffers, inputs, *trained):  # type: ignore[override]
-        with _no_autocast(inputs[0].device.type):  # casts are among the recorded operations
+        with no_autocast(inputs[0].device.type):  # casts are among the recorded operations
             outputs, ctx.kept = recorded.forward(*trained, *buffers, *inputs)
         ctx.recorded = recorded
         # What is returned learns of this node; were it kept here as well, neither would ever be freed.
@@ -132,10 +163,139 @@ class _Play(torch.autograd.Function):
             if like is not None
         ]
         kept, ctx.kept = ctx.kept, None
-        with _no_autocast(seeds[0].device.type):
+        with no_autocast(seeds[0].device.type):
             found = ctx.recorded.backward(*kept, *seeds)
         return (None, None, None, *found)
 
 
-def _no_autocast(device_type: str) -> torch.autocast:
+class StepInputs:
+    """The tensors that a step's forward takes, as a list and back.
+
+    Args:
+        targets: padded; values that are no tensors (see ``Targets.static``) stay those of this example.
+        draw: ``None`` stays ``None``.
+    """
+
+    def __init__(self, targets: Targets, draw: Tensor | None) -> None:
+        self.like, self.with_draw = targets.static(), draw is not None
+
+    def tensors(self, images: Tensor, targets: Targets, draw: Tensor | None) -> list[Tensor]:
+        """Images, keys and every tensor of the targets."""
+        found: list[Tensor] = [images] + ([draw] if draw is not None else [])
+        targets.map(lambda t: found.append(t) or t)  # type: ignore[func-returns-value]
+        return found
+
+    def whole(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Targets, Tensor | None]:
+        """``(images, targets, draw)`` of such a list."""
+        rest = iter(tensors)
+        images, draw = next(rest), next(rest) if self.with_draw else None
+        return images, self.like.map(lambda _: next(rest)), draw
+
+
+class TermsLayout:
+    """Loss terms as a list of tensors and back: the terms first, then what is logged beside them."""
+
+    def __init__(self, terms: LossTerms) -> None:
+        self.names, self.extra, self.parts = list(terms.terms), list(terms.extra), terms.parts
+
+    def tensors(self, terms: LossTerms) -> list[Tensor]:
+        """The list."""
+        return [*terms.terms.values(), *terms.extra.values()]
+
+    def whole(self, tensors: Sequence[Tensor]) -> LossTerms:
+        """The terms of such a list."""
+        count = len(self.names)
+        return LossTerms(
+            dict(zip(self.names, tensors[:count], strict=True)),
+            parts=self.parts,
+            extra=dict(zip(self.extra, tensors[count:], strict=True)),
+        )
+
+
+class RecordedStep:
+    """Stands for ``TrainStep.terms`` for inputs of one shape: network, loss and backward in one list of operations.
+    Gradients exist when the terms do; the loss's ``backward`` hands them to the parameters.
+
+    Args:
+        step: its network in training mode; nothing of it changes by recording.
+        images, targets, draw: an example input, see ``TrainStep.terms``.
+        seed: the gradient of the total that backward begins with, float32 [].
+    """
+
+    def __init__(self, step: TrainStep, images: Tensor, targets: Targets, draw: Tensor | None, seed: Tensor) -> None:
+        self.function = function = Functional(StepModule(step))
+        self.inputs = StepInputs(targets, draw)
+        example = self.inputs.tensors(images.detach(), targets, draw)
+
+        def joint(trained, buffers, inputs, seed):
+            terms = function(trained, buffers, *self.inputs.whole(inputs))
+            self.layout = TermsLayout(terms)
+            gradients = gradients_of([terms.total], trained, [seed])
+            return [x.detach() for x in self.layout.tensors(terms)], gradients
+
+        trained, buffers = function.state()
+        copies = {n: b.clone() for n, b in buffers.items()}
+        self.operations = make_fx(joint)(trained, copies, example, seed)
+
+    def __call__(self, images: Tensor, targets: Targets, draw: Tensor | None, seed: Tensor) -> LossTerms:
+        """The step's loss terms; ``seed`` as it will be when ``backward`` comes."""
+        trained, buffers = self.function.state()
+        inputs = self.inputs.tensors(images, targets, draw)
+        return self.layout.whole(PlayedStep.apply(self, (buffers, inputs, seed), *trained))
+
+    def run(self, trained: Sequence[Tensor], given: tuple) -> tuple[list[Tensor], Any]:
+        """See ``PlayedStep``."""
+        buffers, inputs, seed = given
+        with no_autocast(seed.device.type):
+            outputs, gradients = self.operations(list(trained), buffers, inputs, seed)
+        return outputs, (gradients, seed)
+
+    def gradients(self, state: Any, arrived: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """See ``PlayedStep``."""
+        found, seed = state
+        if any(g is not None and bool((g != seed).any()) for g in arrived):
+            raise RuntimeError("backward began with another gradient than the one that this step was recorded for")
+        return found
+
+
+class PlayedStep(torch.autograd.Function):
+    """A step's recording as one node of the autograd graph. The recording offers ``layout``,
+    ``run(trained, given) -> (outputs, state)`` and ``gradients(state, gradients of the outputs) -> gradients``."""
+
+    @staticmethod
+    def forward(ctx, recorded, given, *trained):  # type: ignore[override]
+        outputs, ctx.state = recorded.run(trained, given)
+        outputs = [x.detach() for x in outputs]
+        ctx.recorded = recorded
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*outputs[len(recorded.layout.names) :])
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *arrived):  # type: ignore[override]
+        state, ctx.state = ctx.state, None
+        return (None, None, *ctx.recorded.gradients(state, arrived))
+
+
+def gradients_of(outputs: Sequence[Tensor], trained: Sequence[Tensor], seeds: Sequence[Tensor]) -> list[Tensor | None]:
+    """Gradients as the trainer's backward computes them, which runs outside autocast; ``None`` where there is none."""
+    with no_autocast(seeds[0].device.type):
+        return list(torch.autograd.grad(outputs, trained, seeds, allow_unused=True))
+
+
+def no_autocast(device_type: str) -> torch.autocast:
+    """A context without autocast."""
     return torch.autocast(device_type, enabled=False)
+
+
+@contextmanager
+def untouched(network: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within it the network may run as often as it likes: its buffers and torch's random state are put back."""
+    buffers = [(b, b.detach().clone()) for b in network.buffers()]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)

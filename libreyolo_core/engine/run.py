@@ -1,38 +1,36 @@
-"""From ``model.train(...)`` to a finished run: check everything first, then make the folder, then train."""
+"""A run from beginning to end, as each of its processes goes through it: check everything first, then make the folder,
+then train. ``launch.train`` decides how many processes there are."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from libreyolo_core.checkpoint import File, fit_classes, marks, read
-from libreyolo_core.config import Resolved, read_yaml_arguments, resolve_training
+from libreyolo_core.checkpoint import fit_classes, marks, read
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.data.loader import Loader, eval_loader, train_loader
 from libreyolo_core.draw import key
-from libreyolo_core.engine import autobatch, distributed, elastic
+from libreyolo_core.engine import autobatch, elastic
 from libreyolo_core.engine.callbacks import Callback
-from libreyolo_core.engine.device import parse_device
-from libreyolo_core.engine.launch import refuse_unguarded, spawn_train
 from libreyolo_core.engine.optimizer import freeze
-from libreyolo_core.engine.plan import Plan, make_plan, scratch
+from libreyolo_core.engine.plan import Plan, make_plan
 from libreyolo_core.engine.progress import Progress
-from libreyolo_core.engine.rundir import environment, log_to, new_directory, quiet_unless_first, write_yaml
+from libreyolo_core.engine.request import Request
+from libreyolo_core.engine.rundir import environment, log_to, new_directory, write_yaml
 from libreyolo_core.engine.snapshot import Snapshots, restore
 from libreyolo_core.engine.sync_bn import synchronise_norms, warn_of_small_shards
 from libreyolo_core.engine.trainer import Trainer, TrainResult
-from libreyolo_core.errors import CheckpointError, ConfigError, NotAvailableYet, UsageError
-from libreyolo_core.family import resolve, with_path
+from libreyolo_core.family import resolve
 from libreyolo_core.losses import Ranks
 from libreyolo_core.network import Network
+from libreyolo_core.profiler.measuring import profilers
 from libreyolo_core.registry import registry
 from libreyolo_core.tasks.base import Metrics
 from libreyolo_core.threads import default_workers
@@ -42,117 +40,9 @@ if TYPE_CHECKING:
     from libreyolo_core.api import LibreYOLO
 
 log = logging.getLogger("libreyolo")
-NOT_YET = {
-    "compile": "torch.compile",
-    "profile": "the training profiler",
-}
 
 
-@dataclass
-class Request:
-    """What a call of ``train`` comes down to: resolved arguments, and the checkpoint to continue from, if any."""
-
-    resolved: Resolved
-    from_scratch: bool
-    checkpoint: File | None = None
-
-
-def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
-    """Resolve arguments; nothing is read but YAML and, for a resume, the checkpoint.
-
-    Raises:
-        ConfigError, UsageError, CheckpointError, NotAvailableYet: see ``resolve_training``; a resume of a finished run.
-    """
-    given = dict(given)
-    yaml = read_yaml_arguments(given.pop("cfg")) if given.get("cfg") else {}
-    given.pop("cfg", None)
-    checkpoint = None
-    from_scratch = model.from_scratch or _is_off(given.get("pretrained", yaml.get("pretrained")))
-    if given.get("resume") not in (None, False, "false", "False"):
-        checkpoint = _checkpoint_of(given["resume"], given.get("project", "runs/train"))
-        yaml, given, from_scratch = _saved_arguments(checkpoint, given)
-        _check_identity(model, checkpoint)
-    sheet = scratch(model.base_sheet) if from_scratch else model.base_sheet
-    resolved = resolve_training(sheet, given, yaml, title=model.family.title)
-    for name, what in NOT_YET.items():
-        if getattr(resolved.args, name):
-            raise NotAvailableYet(
-                f"{name}={getattr(resolved.args, name)!r}: {what} is not in this version",
-                where=f"train argument {name}",
-                mend=f"Leave {name}= out.",
-            )
-    if resolved.args.cuda_graph == "full":
-        raise NotAvailableYet(
-            "cuda_graph='full': a graph of network, loss and backward is not in this version",
-            where="train argument cuda_graph",
-            mend="Use cuda_graph=true, which captures the network.",
-        )
-    if checkpoint is not None and checkpoint.training.get("epoch", 0) >= resolved.sheet.recipe.epochs:
-        done = checkpoint.training["epoch"]
-        raise UsageError(
-            f"{checkpoint.path} is finished: all {done} epochs are done",
-            where="resume",
-            mend=f"To extend it give epochs= above {done}.",
-        )
-    loss = registry().loss(model.key, model.task_name, resolved.sheet, resolved.args.loss)
-    if loss is not resolved.sheet.loss:
-        resolved = replace(resolved, sheet=replace(resolved.sheet, loss=loss))
-    return Request(resolved, from_scratch, checkpoint)
-
-
-def _is_off(value: Any) -> bool:
-    """Whether a boolean argument was given as false, in Python or as text."""
-    return value is not None and str(value).lower() in ("false", "no", "off", "0")
-
-
-def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
-    """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
-    if distributed.launched():
-        wanted = request(model, elastic.resumed(given))
-        world = distributed.World.join(wanted.resolved.args.device)
-        try:
-            with quiet_unless_first(world.rank):
-                return _train_here(model, wanted, world.device, world)
-        finally:
-            world.leave()
-    refuse_unguarded()
-    wanted = request(model, given)
-    devices = parse_device(wanted.resolved.args.device)
-    if len(devices) > 1:
-        batch = wanted.resolved.sheet.recipe.batch
-        if batch == -1:  # probed here, before there are workers: all of them get the same number
-            scan = model.task.scan(load_data(wanted.resolved.args.data, model.task_name), "train")
-            batch = fitting_batch(model, wanted.resolved, scan, devices[0], len(devices))
-            given = {**given, "batch": batch}
-        distributed.check_batch(batch, len(devices))
-        return spawn_train(model, given, devices)
-    return _train_here(model, wanted, devices[0], Ranks())
-
-
-def fitting_batch(model: LibreYOLO, resolved: Resolved, scan: Any, device: torch.device, world: int) -> int:
-    """The global batch that ``batch=-1`` means on ``world`` CUDA devices like this one."""
-    resolved = _with_batch(resolved, world)  # any number: the plan is asked for its largest input only
-    plan = make_plan(
-        resolved, samples=len(scan.images), default_imgsz=model.base_imgsz, device_type=device.type, world=world
-    )
-    counts = [len(record.labels) for record in scan.images]
-    probe = autobatch.training_probe(
-        model,
-        plan.sheet,
-        nc=len(scan.names),
-        side=plan.canvas,
-        count=autobatch.largest_count(counts, plan.sheet),
-        device=device,
-    )
-    held = autobatch.find_batch(probe, autobatch.CudaMeter(device), most=max(1, len(scan.images) // world))
-    return autobatch.global_batch(held, world, plan.sheet.recipe.nbs)
-
-
-def _with_batch(resolved: Resolved, batch: int) -> Resolved:
-    return replace(resolved, sheet=with_path(resolved.sheet, "recipe.batch", batch))
-
-
-def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: Ranks) -> TrainResult:
+def train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: Ranks) -> TrainResult:
     """The run itself, as each of its processes goes through it."""
     args = wanted.resolved.args
     spec = load_data(args.data, model.task_name)
@@ -160,8 +50,8 @@ def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: 
     val_scan = model.task.scan(spec, "val", strict=args.strict) if "val" in spec.splits else None
     resolved = wanted.resolved
     if resolved.sheet.recipe.batch == -1 and device.type == "cuda":
-        found = ranks.on_first(lambda: fitting_batch(model, resolved, train_scan, device, ranks.size))
-        resolved = _with_batch(resolved, found)
+        found = ranks.on_first(lambda: autobatch.fitting_batch(model, resolved, train_scan, device, ranks.size))
+        resolved = autobatch.with_batch(resolved, found)
     plan = make_plan(
         resolved,
         samples=len(train_scan.images),
@@ -169,7 +59,9 @@ def _train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: 
         device_type=device.type,
         world=ranks.size,
     )
-    callbacks = [*_loggers(args.loggers), *args.callbacks, Progress()] if ranks.rank == 0 else []
+    callbacks: list[Callback] = []
+    if ranks.rank == 0:
+        callbacks = [*_loggers(args.loggers), *args.callbacks, *profilers(args, ranks), Progress()]
     torch.manual_seed(args.seed)
     network = _network_for(model, plan, spec.names, wanted)
     if ranks.size > 1:
@@ -394,49 +286,3 @@ def _numerics(deterministic: bool, tf32: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
         torch.use_deterministic_algorithms(before)
         torch.set_float32_matmul_precision(precision)
-
-
-def _checkpoint_of(resume: Any, project: str) -> File:
-    """The resumable checkpoint that ``resume=`` means."""
-    if resume in (True, "true", "True"):
-        found = sorted(Path(project).glob("*/weights/last.pt"), key=lambda p: p.stat().st_mtime)
-        if not found:
-            raise CheckpointError(
-                f"resume=true finds no run under {project}", where="resume", mend="Give the run's folder: resume=PATH."
-            )
-        return read(found[-1])
-    path = Path(str(resume))
-    if path.is_dir():
-        path = path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt"
-    return read(path)
-
-
-def _saved_arguments(file: File, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Arguments for a resume: the saved ones, overridden by what is given now, one line each."""
-    saved = file.training.get("train_args")
-    if not saved:
-        raise CheckpointError(
-            f"{file.path} holds weights but no training state",
-            where="resume",
-            mend="Resume from weights/last.pt of a run.",
-        )
-    table = saved["args"]
-    kept = {
-        k: v["value"]
-        for k, v in table.items()
-        if v["from"] in ("user", "yaml") and k not in ("resume", "name", "project")
-    }
-    for name, value in given.items():
-        if name not in ("resume", "project", "name") and name in table and table[name]["value"] != value:
-            log.info("resume: %s=%s instead of %s", name, value, table[name]["value"])
-    return kept, given, bool(saved["from_scratch"])
-
-
-def _check_identity(model: LibreYOLO, file: File) -> None:
-    for name, mine in (("model_family", model.key), ("size", model.size), ("task", model.task_name)):
-        if file.meta.get(name) != mine:
-            raise ConfigError(
-                f"{file.path} has {name} {file.meta.get(name)!r}, the model has {mine!r}",
-                where="resume",
-                mend=f"Load it instead: LibreYOLO({str(file.path)!r}).train(resume=True).",
-            )

@@ -45,12 +45,14 @@ class Snapshots:
     def save(self, run: Trainer, *, best: bool, numbered: bool) -> list[Path]:
         """Write ``last.pt``; with ``best`` also ``best.pt``, with ``numbered`` a copy named by its epoch. A file is
         replaced only once its successor is complete on the disk."""
-        weights = run.weights().state_dict()
-        written = [write(self.last, payload(weights, **self.identity, training=self._state(run)))]
+        weights, written = run.weights().state_dict(), []
         if best:
+            # before last.pt: a run that ends between the two repeats the epoch, instead of resuming with a record of
+            # best weights that were never written
             record = {"epoch": run.best["epoch"], "best_metric": run.best["fitness"], "metrics": run.best["metrics"]}
             kept = {k: v for k, v in weights.items() if not matches(k, self.training_only)}
             written.append(write(self.best, payload(kept, **self.identity, training=record)))
+        written.append(write(self.last, payload(weights, **self.identity, training=self._state(run))))
         if numbered:
             copy_ = self.folder / f"epoch{run.epoch}.pt"
             with replacing(copy_) as sink:
@@ -69,7 +71,6 @@ class Snapshots:
             "epoch": run.epoch,
             "batch_index": run.index,
             "step": run.updates,
-            "dropped": run.dropped,
             "losses": run.losses.state_dict(),
             "best_metric": run.best["fitness"],
             "best": run.best,
@@ -106,7 +107,7 @@ def restore(run: Trainer, file: File) -> None:
         ) from error
     run.scaler.load_state_dict(state["scaler"])
     run.epoch, run.index, run.updates = state["epoch"], state["batch_index"], state["step"]
-    run.dropped, run.best = state["dropped"], state["best"]
+    run.best = state["best"]
     run.losses.load_state_dict(state["losses"])
     torch.set_rng_state(state["rng_state"]["cpu"])
     if run.device.type == "cuda" and state["rng_state"]["cuda"]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from libreyolo_core.data.batch import Batch
+from libreyolo_core.engine.accelerate import accelerate
 from libreyolo_core.engine.callbacks import Callback
-from libreyolo_core.engine.capture import Captured, choose_backend
 from libreyolo_core.engine.distributed import timeout_s
 from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.interrupts import TERMINATED, Interrupts
@@ -31,6 +31,9 @@ from libreyolo_core.engine.watchdog import Watchdog
 from libreyolo_core.losses import LossTerms, Ranks
 from libreyolo_core.network import Network
 from libreyolo_core.tasks.base import BaseTask, Metrics
+
+if TYPE_CHECKING:
+    from libreyolo_core.profiler.record import Profile
 
 log = logging.getLogger("libreyolo")
 
@@ -49,6 +52,8 @@ class TrainResult:
         precision: what the forward passes ran in.
         speed: milliseconds per image of the best weights' validation.
         capture: with ``cuda_graph`` how many steps were captured, replayed and eager, and the reasons in words.
+        compile: with ``compile`` what was compiled, in how long, and how many steps ran it.
+        profile: with ``profile`` what the profiled steps showed.
     """
 
     metrics: dict[str, float]
@@ -63,10 +68,13 @@ class TrainResult:
     precision: str = "float32"
     speed: dict[str, float] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
+    compile: dict[str, Any] = field(default_factory=dict)
+    profile: Profile | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in vars(self).items()}
+        plain = {k: str(v) if isinstance(v, Path) else v for k, v in vars(self).items()}
+        return {**plain, "profile": self.profile.to_dict() if self.profile else None}
 
 
 class Trainer:
@@ -104,10 +112,17 @@ class Trainer:
         self.network = network.to(device)
         self.step_module = TrainStep(network, plan.sheet.loss, plan.sheet.input, self.ranks)
         self.use_channels_last(args.channels_last)
-        self.captured = self.capture_region(args.cuda_graph)
+        self.compiled, self.captured = accelerate(
+            self.step_module,
+            plan.sheet,
+            device,
+            cuda_graph=args.cuda_graph,
+            compile=args.compile,
+            seed=self.backward_seed,
+        )
         self.parallel = distribute(self.step_module, device) if self.ranks.size > 1 else None
         self.mode = choose_mode(plan.sheet.precision.amp, plan.sheet.precision.dtype, device)
-        self.scaler = Scaler(self.mode)
+        self.scaler = Scaler(self.mode, guarded=args.on_nonfinite == "skip")
         self.optimizer = build_optimizer(network, recipe, fused=args.fused, device=device)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.rate = LearningRate(plan)
@@ -115,7 +130,8 @@ class Trainer:
         self.losses = LossLog(device, args.log_interval)
         self.spoiled = False
         self.phase: Phase | None = None
-        self.epoch = self.index = self.updates = self.dropped = 0
+        self.profile: Profile | None = None
+        self.epoch = self.index = self.updates = 0
         self.best: dict[str, Any] = {"fitness": None, "epoch": 0, "metrics": {}}
         self.shown_metrics = {task.fitness, *task.metrics[:2]}
 
@@ -150,8 +166,8 @@ class Trainer:
                 self.average.network.configure(**phase.network)
                 self.average.rule = phase.sheet.recipe.ema
             self.step_module.set_loss(phase.sheet.loss)
-            if self.captured and self.phase and phase.network != self.phase.network:
-                self.captured.invalidate(f"epoch {epoch + 1} changes the network")
+            for manager in filter(None, (self.compiled, self.captured)):
+                manager.phase_changed(change)
             if self.phase:
                 log.info("epoch %d: %s", epoch + 1, describe_change(change))
             self.phase = phase
@@ -211,7 +227,7 @@ class Trainer:
         self.rate.apply(self.optimizer, self.updates)
         made = False
         if self.spoiled:
-            self.spoiled, self.dropped = False, self.dropped + 1
+            self.spoiled = self.scaler.leave_out()
         else:
             made = self.scaler.step(self.optimizer, self.parameters, self.plan.sheet.recipe.clip)
         self.optimizer.zero_grad(set_to_none=True)
@@ -245,7 +261,7 @@ class Trainer:
         row |= {"images_per_s": sum(self.ranks.gather(self.trained_here)) / seconds}
         if self.scaler.live.is_enabled():
             row |= {"scale": self.scaler.live.get_scale()}
-        row |= {"skipped": self.scaler.skipped + self.dropped}
+        row |= {"skipped": self.scaler.skipped}
         self.losses.reset()
         fitness = metrics.values.get(self.task.fitness) if metrics else None
         improved = fitness is not None and (self.best["fitness"] is None or fitness > self.best["fitness"])
@@ -286,15 +302,10 @@ class Trainer:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.step_module.memory_format = torch.channels_last
 
-    def capture_region(self, wanted: bool | str) -> Captured | None:
-        """Put a capture manager in the place of the network's region."""
-        if not wanted:
-            return None
-        backend, why_not = choose_backend(self.device)
-        if self.ranks.size > 1:
-            backend, why_not = None, "distributed runs are not captured"
-        self.step_module.region = Captured(self.network, backend, self.plan.sheet.capture, why_not=why_not)
-        return self.step_module.region
+    def backward_seed(self) -> torch.Tensor:
+        """The gradient that backward of the coming batch's loss begins with, its scale and its weight in the window."""
+        one = torch.ones((), device=self.device)
+        return self.scaler.live.scale(one) * self.plan.weight(self.index)
 
     def stop_for_interrupt(self) -> None:
         """Save between two optimizer steps and end the run: as Ctrl-C asks, or for SIGTERM (a node that is taken away)
@@ -322,9 +333,11 @@ class Trainer:
             best=self.snapshots.best,
             last=self.snapshots.last,
             minutes=minutes,
-            skipped=self.scaler.skipped + self.dropped,
+            skipped=self.scaler.skipped,
             precision=self.mode.name,
-            capture=self.captured.counts.to_dict() if self.captured else {},
+            capture=self.captured.close() if self.captured else {},
+            compile=self.compiled.close() if self.compiled else {},
+            profile=self.profile,
         )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from libreyolo_core.cli.output import plain, stdout_goes_to_stderr
 from libreyolo_core.errors import DataError
+from profiles import gpu_profile
 
 CALLS = {
     "train": ["train", "model=toy-a", "data=x"],
@@ -23,6 +24,7 @@ CALLS = {
     "predict": ["predict", "model=toy-a", "source=x"],
     "export": ["export", "model=toy-a"],
     "check": ["check", "x.yaml"],
+    "profile": ["profile", "summary", "profile.json"],
     "families": ["families"],
     "family": ["families", "toy"],
     "plugins": ["plugins"],
@@ -38,6 +40,7 @@ KEYS = {
     "predict": "results",
     "export": "path",
     "check": "report",
+    "profile": "verdict",
     "families": "families",
     "family": "tasks",
     "plugins": "plugins",
@@ -66,6 +69,7 @@ def heavy(monkeypatch, model, tmp_path):
     monkeypatch.setattr(f"{demo}.demo_settings", lambda: {"model": "toy-a", "settings": {}})
     monkeypatch.setattr(f"{demo}.validation_photos", lambda model: [])
     monkeypatch.chdir(tmp_path)
+    Path("profile.json").write_text(json.dumps(gpu_profile()))
     return model
 
 

@@ -156,8 +156,8 @@ def test_the_overview_is_the_same_from_the_cache_from_the_registry_and_through_c
 
 def test_the_overview_lists_every_command_with_its_help(tmp_path):
     lines = overview(tmp_path).stdout.splitlines()
-    names = ["train", "val", "predict", "export", "check", "families", "plugins", "check-family", "new-family"]
-    names += ["demo", "env"]
+    names = ["train", "val", "predict", "export", "check", "profile", "families", "plugins", "check-family"]
+    names += ["new-family", "demo", "env"]
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : lines.index("Options:") - 1]]
     assert listed[: len(names)] == names
 

@@ -20,7 +20,7 @@ except ImportError:  # Python 3.10, where pytest itself brings the same under an
     import tomli as tomllib
 
 from libreyolo_core.cli.command import Command
-from libreyolo_core.cli.group import load_command
+from libreyolo_core.cli.group import find_command, load_command
 from libreyolo_core.cli.options import check_values, read
 from libreyolo_core.config import TrainArgs
 
@@ -92,10 +92,10 @@ def test_every_command_line_in_the_documentation_is_understood(line):
     words = shlex.split(line, comments=True)[1:]
     if words[0] in ("--help", "--version"):
         return
-    command = load_command(words[0])
+    command, after = find_command(words)
     assert isinstance(command, Command)
-    given, rest = read([w for w in words[1:] if w != "..."], command.described, verb=words[0])
-    assert len(rest) <= (command.positional is not None), rest
+    given, rest = read([w for w in after if w != "..."], command.described, verb=words[0])
+    assert len(rest) <= len(command.positional), rest
     if command.arguments and "help" not in given:
         given = {k: v for k, v in given.items() if k in {f.name for f in fields(command.arguments)}}
         check_values(command.arguments, given, verb=words[0], complete="..." not in words and "resume" not in given)

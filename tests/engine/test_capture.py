@@ -83,7 +83,9 @@ class Breaks:
     def __init__(self, at):
         self.at, self.calls = at, 0
 
-    def record(self, network, images, draw):
+    runs_python = True
+
+    def record(self, network, images, draw, *, region=None):
         if self.at == "capture":
             raise RuntimeError("operation not permitted when stream is capturing")
         recorded = Recorded(network, images, draw)

@@ -275,7 +275,6 @@ def test_frozen_parameters_do_not_move(model, boxes_set, tmp_path):
         {"freeze": "backbone"},
         {"cuda_graph": "full"},
         {"compile": True},
-        {"profile": True},
         {"name": "../outside"},
         {"resume": "no/such/run"},
         {"cfg": "no/such.yaml"},
@@ -289,7 +288,7 @@ def test_a_bad_request_is_one_line_and_leaves_no_folder(model, boxes_set, tmp_pa
     assert {p.name for p in tmp_path.iterdir()} == {"boxes"}
 
 
-@pytest.mark.parametrize("given", [{"cuda_graph": "full"}, {"compile": True}, {"profile": True}])
+@pytest.mark.parametrize("given", [{"cuda_graph": "full"}, {"compile": True}])
 def test_what_is_not_there_yet_says_so(model, boxes_set, given):
     with pytest.raises(LibreYOLOError, match="is not in this version"):
         model().train(data=str(boxes_set), **given)

@@ -58,6 +58,13 @@ def test_the_wheel_of_the_core_carries_the_templates_of_a_family(wheels):
     assert {f"libreyolo_core/scaffold/family/{template}" for template in FILES.values()} <= set(names)
 
 
+def test_the_wheel_of_the_core_carries_the_parts_of_the_timeline(wheels):
+    from libreyolo_core.profiler.timeline import SCRIPTS
+
+    names = set(zipfile.ZipFile(wheels["libreyolo_core"]).namelist())
+    assert {f"libreyolo_core/profiler/page/{part}" for part in ("timeline.html", "timeline.css", *SCRIPTS)} <= names
+
+
 def test_every_package_carries_a_licence_and_its_notice(wheels):
     for package, wheel in wheels.items():
         names = [n.rsplit("/", 1)[-1] for n in zipfile.ZipFile(wheel).namelist()]

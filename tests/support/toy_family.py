@@ -85,7 +85,7 @@ class ToyLoss:
         inside = ((centre[:, None] > gt[..., :2]) & (centre[:, None] < gt[..., 2:])).all(-1) & targets.valid[..., None]
         inside = inside.float()
         count = step.ranks.normaliser(inside.sum())
-        one_hot = torch.nn.functional.one_hot(targets.labels, logits.shape[-1]).float()
+        one_hot = (targets.labels[..., None] == torch.arange(logits.shape[-1], device=logits.device)).float()
         wanted = torch.einsum("nma,nmc->nac", inside, one_hot).clamp(max=1)
         cls = nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum() / count
         box = (inside[..., None] * (boxes[:, None] - gt).abs() / 16).sum() / count
@@ -118,7 +118,7 @@ FAMILY = Family(
                 clip=10.0,
             ),
             changes=(Change(TAIL, {"augment.mosaic.p": 0.0, "network.sharp": True, "loss.extra": 1.0}),),
-            loss=Loss("toy_family:ToyLoss", extra=0.0),
+            loss=Loss("toy_family:ToyLoss", static=True, extra=0.0),
             post=Post("best", nms=True),
             capture=Capture("network", numerics="exact"),
             precision=Precision(amp=False, why="too small to gain"),

@@ -8,6 +8,7 @@ from typing import Any
 from libreyolo_core.cli.command import Positional, command
 from libreyolo_core.cli.output import Answer, Table
 from libreyolo_core.family import Family, Recipe, Task
+from libreyolo_core.support import split_point, support, yes
 
 HEADINGS = ("key", "title", "task", "sizes", "parameters", "captured", "amp", "sync_bn", "spawn", "package")
 
@@ -61,11 +62,6 @@ def default_size(family: Family) -> str:
     return family.default_size or next(iter(family.tasks[family.default_task].sizes))
 
 
-def captured(task: Task) -> str:
-    """The captured region in words."""
-    return task.capture.label or f"none: {task.capture.off_reason}"
-
-
 def millions(parameters: int) -> str:
     """``8.97M``; ``62.4k`` below a tenth of a million."""
     if parameters < 1e5:
@@ -82,9 +78,10 @@ def _describe_task(task: Task) -> dict[str, Any]:
         "augment": [{"name": a.name, **asdict(a)} for a in task.augment],
         "input": asdict(task.input),
         "post": asdict(task.post),
-        "loss": {"code": task.loss.code, **task.loss.options},
+        "loss": {"code": task.loss.code, "static": task.loss.static, **task.loss.options},
         "training": dict(task.training),
         "capture": asdict(task.capture),
+        "support": support(task),
         "precision": asdict(task.precision),
         "ranks": asdict(task.ranks),
     }
@@ -100,10 +97,10 @@ def _row(family: Family, name: str) -> tuple[str, ...]:
         name,
         " ".join(task.sizes),
         low if low == high else f"{low} to {high}",
-        captured(task),
-        _yes(task.precision.amp),
-        _yes(task.ranks.sync_bn),
-        _yes(task.ranks.spawn),
+        split_point(task),
+        yes(task.precision.amp),
+        yes(task.ranks.sync_bn),
+        yes(task.ranks.spawn),
         package_of(family.key),
     )
 
@@ -163,7 +160,6 @@ def recipe_in_words(recipe: Recipe) -> dict[str, str]:
 
 def _behaviour(task: Task) -> dict[str, str]:
     augment = ", ".join(a.name for a in task.augment if a.p) or "none"
-    why = f": {task.precision.why}" if task.precision.why else ""
     variants = {"variants": ", ".join(task.variants)} if task.variants else {}
     training = {"trained with": ", ".join(f"{k}={v}" for k, v in task.training.items())} if task.training else {}
     return {
@@ -171,13 +167,5 @@ def _behaviour(task: Task) -> dict[str, str]:
         **training,
         "augmentation": augment,
         "input": f"{task.input.fit}, {task.input.colour}",
-        "split point": captured(task),
-        "numerics": task.capture.numerics,
-        "amp": f"{_yes(task.precision.amp)}, {task.precision.dtype}{why}",
-        "sync_bn": _yes(task.ranks.sync_bn),
-        "spawn": _yes(task.ranks.spawn),
+        **support(task),
     }
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -33,4 +33,7 @@ def predict(given: dict[str, Any]) -> Answer:
         lines.append(f"files in {folder}")
     elif not writes:
         lines.append("nothing was written: add --save for pictures, --save-txt for label files")
-    return Answer({"results": results, "save_dir": folder if writes else None}, tuple(lines))
+    document = {"results": results, "save_dir": folder if writes else None}
+    if "cuda_graph" in given:
+        document["capture"] = model.capture
+    return Answer(document, tuple(lines))

@@ -62,7 +62,7 @@ FOMO = Family(
                 ema=Ema(on=False),
             ),
             changes=(Change(SCRATCH, {"recipe.optimizer.lr": 2e-3}),),
-            loss=Loss("libreyolo_family_fomo.loss:GridCrossEntropy", fg_weight=100.0),
+            loss=Loss("libreyolo_family_fomo.loss:GridCrossEntropy", static=True, fg_weight=100.0),
             post=Post(nms=False, conf=0.25, max_det=300, val_conf=0.001, radius=1),
             capture=Capture("network", numerics="spread"),
             precision=Precision(

@@ -54,7 +54,7 @@ NAFNET = Family(
                 schedule=Schedule("cosine", to=0.01),
                 ema=Ema(0.9998, ramp=2000),
             ),
-            loss=Loss("libreyolo_family_nafnet.loss:Charbonnier", eps=1e-3),
+            loss=Loss("libreyolo_family_nafnet.loss:Charbonnier", static=True, eps=1e-3),
             post=Post(nms=False),
             capture=Capture("network", numerics="exact"),
             precision=Precision(

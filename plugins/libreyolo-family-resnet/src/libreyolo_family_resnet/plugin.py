@@ -72,7 +72,7 @@ RESNET = Family(
                 eval_every=1,
                 patience=50,
             ),
-            loss=Loss("libreyolo_family_resnet.loss:CrossEntropy"),
+            loss=Loss("libreyolo_family_resnet.loss:CrossEntropy", static=True),
             post=Post(nms=False),
             capture=Capture("network", numerics="exact"),
             precision=Precision(amp=True, dtype="float16", why="nothing in it needs more than autocast already keeps"),

@@ -94,7 +94,7 @@ SEGFORMER = Family(
                     },
                 ),
             ),
-            loss=Loss("libreyolo_family_segformer.loss:PixelCrossEntropy"),
+            loss=Loss("libreyolo_family_segformer.loss:PixelCrossEntropy", static=True),
             post=Post(nms=False),
             # Replays draw what eager steps draw; on CUDA the gradients of bilinear resizing and of fused attention are
             # summed in no fixed order, captured or not.

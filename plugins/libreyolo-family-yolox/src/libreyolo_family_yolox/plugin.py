@@ -77,7 +77,7 @@ YOLOX = Family(
             changes=(
                 Change(TAIL, {"augment.mosaic.p": 0.0, "augment.mixup.p": 0.0, "network.l1": True, "loss.l1": 1.0}),
             ),
-            loss=Loss("libreyolo_family_yolox.loss:YOLOXLoss", iou=5.0, obj=1.0, cls=1.0, l1=0.0),
+            loss=Loss("libreyolo_family_yolox.loss:YOLOXLoss", static=True, iou=5.0, obj=1.0, cls=1.0, l1=0.0),
             post=Post("best", nms=True, conf=0.25, iou=0.45, max_det=300, val_conf=0.001, val_iou=0.65),
             capture=Capture("network", numerics="exact"),
             precision=Precision(

@@ -1,0 +1,165 @@
+"""Train the same with one process and with two: the losses of the first epoch, and the metric beside that of seeds.
+
+    python benchmarks/ranks.py --model yolox                            # three seeds alone, one of them by torchrun
+    python benchmarks/ranks.py --model rtdetr --epochs 2 --imgsz 96 --seeds 0      # a quick look
+    python benchmarks/ranks.py --model yolox --folder runs --only two   # reuses what stands in the folder
+
+Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
+same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
+every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from learning import RUNS
+
+METRIC = "metrics/mAP50-95"
+TOLERANCE = 0.01
+MORE: dict[str, dict[str, Any]] = {
+    "yolox": {"epochs": 40, "eval_interval": 5},
+    # float32: in bfloat16 half a batch rounds otherwise than a whole one, which is not what is compared here
+    "rtdetr": {"epochs": 15, "imgsz": 224, "eval_interval": 5, "amp": False, "amp_dtype": None},
+}
+
+
+def worker(file: Path) -> None:
+    """One process of a run: train, and leave the loss of each step as this rank saw it."""
+    import torch
+
+    from libreyolo import LibreYOLO
+    from libreyolo_core.engine import trainer
+
+    job, steps = json.loads(file.read_text()), []
+
+    class Recorded(trainer.LossLog):
+        def add(self, terms: Any, *rest: Any) -> None:
+            steps.append(float(terms.total.detach()))
+            super().add(terms, *rest)
+
+    trainer.LossLog = Recorded  # type: ignore[misc]
+    torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
+    model = LibreYOLO(job["model"], pretrained=False, device="cpu")
+    model.train(**job["settings"])
+    (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
+
+
+def run(name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Train with that many processes; what a folder already holds is not trained again."""
+    place = folder / f"{name}-seed{seed}-ranks{ranks}"
+    answer = place / "answer.json"
+    if not answer.is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        settings = {
+            **RUNS[name]["settings"], **MORE[name], **changes, "seed": seed, "sync_bn": True, "plots": False,
+            "workers": 0, "device": "cpu", "project": str(place), "name": "run", "exist_ok": True,
+        }  # fmt: skip
+        settings = {k: v for k, v in settings.items() if v is not None}
+        job = place / "job.json"
+        job.write_text(json.dumps({"model": RUNS[name]["model"], "settings": settings}, indent=1))
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+        command = [sys.executable, *launcher, str(Path(__file__).resolve()), "--worker", str(job)]
+        with (place / "log.txt").open("w") as log:
+            done = subprocess.run(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        if done.returncode:
+            raise SystemExit((place / "log.txt").read_text()[-3000:])
+        answer.write_text(json.dumps(read(place, ranks), indent=1))
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def read(place: Path, ranks: int) -> dict[str, Any]:
+    """Losses of every step (the mean over ranks is the loss of the whole batch) and metrics by epoch."""
+    with (place / "run" / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shares = [json.loads((place / f"losses-rank{i}.json").read_text()) for i in range(ranks)]
+    return {
+        "settings": json.loads((place / "job.json").read_text())["settings"],
+        "steps_per_epoch": int(rows[0]["step"]),
+        "losses": [sum(step) / ranks for step in zip(*shares, strict=True)],
+        "epoch_losses": [float(r["train/loss"]) for r in rows],
+        "metrics": {r["epoch"]: float(r[METRIC]) for r in rows if r.get(METRIC)},
+        "minutes": sum(float(r["seconds"]) for r in rows) / 60,
+    }
+
+
+def last(found: dict[str, Any]) -> float:
+    """The metric after the last epoch."""
+    return float(list(found["metrics"].values())[-1])
+
+
+def first_epoch(one: dict[str, Any], two: dict[str, Any]) -> float:
+    """Print the losses of the first epoch; returns the largest relative difference."""
+    count = one["steps_per_epoch"]
+    pairs = list(zip(one["losses"][:count], two["losses"][:count], strict=True))
+    apart = [abs(b - a) / abs(a) for a, b in pairs]
+    print("| step |", " | ".join(map(str, range(1, count + 1))), "|")
+    print("|---|" + "---|" * count)
+    for title, values in (("one process", [a for a, _ in pairs]), ("two processes", [b for _, b in pairs])):
+        print(f"| {title} |", " | ".join(f"{v:.4f}" for v in values), "|")
+    print("| difference |", " | ".join(f"{v:.0e}" for v in apart), "|\n")
+    return max(apart)
+
+
+def curves(one: dict[str, Any], two: dict[str, Any]) -> None:
+    """Print the losses of ten epochs spread over the run."""
+    a, b = one["epoch_losses"], two["epoch_losses"]
+    epochs = sorted({round(1 + i * (len(a) - 1) / 9) for i in range(10)})
+    print("| epoch |", " | ".join(map(str, epochs)), "|")
+    print("|---|" + "---|" * len(epochs))
+    for title, values in (("one process", a), ("two processes", b)):
+        print(f"| {title} |", " | ".join(f"{values[e - 1]:.3f}" for e in epochs), "|")
+    print()
+
+
+def main() -> None:
+    """Run, print, and say whether they agree."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MORE), default="yolox")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--imgsz", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of one process; two take the first")
+    parser.add_argument("--only", choices=["one", "two"])
+    parser.add_argument("--folder", type=Path, help="keep runs here, and reuse those that are there")
+    parser.add_argument("--json", type=Path, help="also write everything to this file")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return worker(args.worker)
+    changes = {k: v for k, v in (("epochs", args.epochs), ("imgsz", args.imgsz)) if v}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        two = run(args.model, args.seeds[0], 2, folder, changes) if args.only != "one" else None
+        ones = [run(args.model, s, 1, folder, changes) for s in args.seeds] if args.only != "two" else []
+    if args.json:
+        args.json.write_text(json.dumps({"one": dict(zip(args.seeds, ones, strict=False)), "two": two}, indent=1))
+    print(f"| {RUNS[args.model]['model']} | seed | {METRIC.removeprefix('metrics/')} | minutes |\n|---|---|---|---|")
+    for seed, found in zip(args.seeds, ones, strict=False):
+        print(f"| one process | {seed} | {last(found):.4f} | {found['minutes']:.1f} |")
+    if two:
+        print(f"| two processes | {args.seeds[0]} | {last(two):.4f} | {two['minutes']:.1f} |")
+    print()
+    if two and ones:
+        apart = first_epoch(ones[0], two)
+        curves(ones[0], two)
+        low, high = min(map(last, ones)), max(map(last, ones))
+        inside = low <= last(two) <= high
+        print(
+            f"first epoch: losses at most {apart:.1e} apart; {METRIC.removeprefix('metrics/')} of the last epoch: "
+            f"{last(two):.4f}, {'inside' if inside else 'outside'} {low:.4f} to {high:.4f}"
+        )
+        sys.exit(not (apart <= TOLERANCE and inside))
+    return None
+
+
+if __name__ == "__main__":
+    main()
