@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                          # writes gpu.md and gpu.json
     python benchmarks/gpu.py yolox --minutes 3 --out results/
-    python benchmarks/gpu.py --smoke                  # on a CPU: small inputs, recordings instead of graphs
+    python benchmarks/gpu.py --smoke                  # on a CPU: small inputs, recorded operations for graphs
 
 Of each mode: milliseconds per step (fastest and median of 24 on one batch that is already on the device), the losses
 of 20 steps on 20 batches beside those of an eager run, peak memory, and how many steps were captured and replayed. What
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -104,7 +105,11 @@ def measure(key: str, options: argparse.Namespace) -> Any:
     import torch
     from family_steps import Peak, Steps
 
+    from libreyolo_core.engine import compiling
+
     began = time.monotonic()
+    if options.smoke:
+        compiling.COMPILER = "eager"  # traces as any other, and takes seconds
     device = torch.device("cpu" if options.smoke or not torch.cuda.is_available() else "cuda")
     what, smoke = case(key), SMOKE if options.smoke else {}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -179,8 +184,9 @@ def judge(rows: list[dict[str, Any]]) -> None:
 
 def difference(a: list[float], b: list[float]) -> float:
     """The largest relative difference of two trajectories; infinite where one holds no number."""
-    worst = max(abs(x - y) / max(abs(x), 1e-12) for x, y in zip(a, b, strict=True))
-    return worst if worst == worst else float("inf")
+    if not all(map(math.isfinite, [*a, *b])):
+        return math.inf
+    return max(abs(x - y) / max(abs(x), 1e-12) for x, y in zip(a, b, strict=True))
 
 
 def verdict(mode: str, numerics: str, found: float, spread: float) -> str:

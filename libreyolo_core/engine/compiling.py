@@ -149,8 +149,8 @@ class Compiled:
         if self._functions and (self._seen[shape] < OFTEN or len(self._functions) >= MOST_SHAPES):
             return None
         began, before = time.monotonic(), graphs_compiled()
-        function = compile_region(self.network, self.mode)
         try:
+            function = compile_region(self.network, self.mode)
             with untouched(self.network, self.device):
                 self._try(function, images, draw)
         except Exception as error:  # a compiler's failures are of any type

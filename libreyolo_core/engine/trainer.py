@@ -166,8 +166,10 @@ class Trainer:
                 self.average.network.configure(**phase.network)
                 self.average.rule = phase.sheet.recipe.ema
             self.step_module.set_loss(phase.sheet.loss)
-            for manager in filter(None, (self.compiled, self.captured)):
-                manager.phase_changed(change)
+            if self.compiled:
+                self.compiled.phase_changed(change)
+            if self.captured:
+                self.captured.phase_changed(change)
             if self.phase:
                 log.info("epoch %d: %s", epoch + 1, describe_change(change))
             self.phase = phase

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from libreyolo_core import __version__
+from libreyolo_core.errors import ProfileError
 from libreyolo_core.profiler import trace
 from libreyolo_core.profiler.activity import Activity, bounded
 from libreyolo_core.profiler.reading import FILE_NAME, SCHEMA
@@ -111,13 +112,23 @@ def make_profile(window: Window, directory: Path) -> Profile:
 
 
 def measure(window: Window, activity: Activity) -> dict[str, Any]:
-    """The numbers of a window, ``None`` for what was not measured or the device does not have."""
+    """The numbers of a window, ``None`` for what was not measured or the device does not have.
+
+    Raises:
+        ProfileError: a run on a GPU whose trace has none of its kernels.
+    """
+    on_gpu = window.run.device.type == "cuda"
+    if on_gpu and not activity.on_device:
+        raise ProfileError(
+            "The trace has no kernels of the GPU",
+            where="torch.profiler",
+            mend="Often another tool is tracing, or the driver reserves tracing for administrators.",
+        )
     plain, traced, bracketed = (window.of(part) for part in (PLAIN, TRACED, BRACKETED))
-    numbers = pace(plain, window.drained_us)
+    numbers = pace(plain, window.drained_us[PLAIN])
     step_us, count = numbers["step_us"], len(traced)
     launched, busy_us = sum(k.count for k in activity.kernels()), activity.busy_us() / count
-    on_gpu = window.run.device.type == "cuda"
-    traced_us = pace(traced)["step_us"]
+    traced_us = pace(traced, window.drained_us[TRACED])["step_us"]
     return {
         **numbers,
         "busy_us_per_step": busy_us,

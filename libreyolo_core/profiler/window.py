@@ -129,13 +129,13 @@ class Window:
         steps: the measured steps.
         done: steps since attached, the discarded ones too.
         failure: why the window was given up, in words.
-        drained_us: time that the device still worked after plain steps without the tracer.
+        drained_us: by part, time that the device still worked after its steps.
     """
 
     def __init__(self, run: Trainer, extent: Extent, when_over: Callable[[], None]) -> None:
         self.run, self.extent, self.when_over = run, extent, when_over
         self.steps: list[StepTime] = []
-        self.drained_us = 0.0
+        self.drained_us = {PLAIN: 0.0, TRACED: 0.0}
         self.failure = ""
         self.tracer = Tracer(run.device)
         self.before, self.between, self.after = Counters(), Counters(), Counters()
@@ -239,8 +239,8 @@ class Window:
             synchronise(self.run.device)  # the discarded steps' work is not the first plain step's
             self.origin_ns = time.perf_counter_ns()
             self.before = Counters.of(self.run)
+        self._drain()
         if before == PLAIN:
-            self._drain()
             self.between = Counters.of(self.run)
         if before == TRACED:
             self.tracer.stop()
@@ -253,17 +253,23 @@ class Window:
     def _start_tracer(self) -> None:
         if torch.autograd._profiler_enabled():  # there is one per process, and a second would end the first
             self.failure = "a torch.profiler is running already"
-            self.end()
         else:
-            self.tracer.start()
+            try:
+                self.tracer.start()
+            except Exception as error:  # whatever a driver objects to, the training goes on
+                self.failure = (
+                    f"the tracer did not start ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+                )
+        if self.failure:
+            self.end()
 
     def _drain(self) -> None:
-        """Wait for the device at the end of the plain steps, or of an epoch among them: what it had still to do is part
-        of what these steps take, although the host was ahead of it."""
-        if self._part == PLAIN and self.steps and self.run.device.type != "cpu":
+        """Wait for the device at the end of unsynchronised steps, or of an epoch among them: what it had still to do is
+        part of what these steps take, although the host was ahead of it."""
+        if self._part in self.drained_us and self.run.device.type != "cpu":
             begin = self._now()
             synchronise(self.run.device)
-            self.drained_us += self._now() - begin
+            self.drained_us[self._part] += self._now() - begin
 
     def end(self) -> None:
         """Detach and hand over; also called when the run ends before the window does."""

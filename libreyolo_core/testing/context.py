@@ -53,10 +53,14 @@ class Context:
     @property
     def imgsz(self) -> int:
         """A small input side: 128 pixels, or the next that the input rule allows."""
+        return self.side(128)
+
+    def side(self, pixels: int) -> int:
+        """``pixels``, or the next input side that the rule allows."""
         if self.sheet.input.fixed:
             return self.sheet.sizes[self.size].imgsz
         multiple = self.sheet.for_size(self.size).input.multiple
-        return -(-128 // multiple) * multiple
+        return -(-pixels // multiple) * multiple
 
     def need_reference(self) -> Reference:
         """The reference file, or ``NotRun``."""

@@ -18,7 +18,7 @@ import torch
 
 from libreyolo_core.errors import LibreYOLOError, UnknownNameError, suggestion
 from libreyolo_core.registry import registry
-from libreyolo_core.testing.checks import capturing, numbers, sheet, training, weights
+from libreyolo_core.testing.checks import capturing, numbers, replaying, sheet, training, weights
 from libreyolo_core.testing.context import Context, Failed, NotRun
 from libreyolo_core.testing.reference import Reference
 
@@ -31,7 +31,7 @@ CHECKS: dict[str, Callable[[Context], str]] = {
     "loss parity": numbers.loss_parity,
     "split": training.split,
     "capture": capturing.capture,
-    "replay": capturing.replay,
+    "replay": replaying.replay,
     "learns": training.learns,
     "empty": training.empty,
     "precision": training.precision,

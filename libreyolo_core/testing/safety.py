@@ -27,7 +27,11 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 class Unsafe(Exception):
-    """An operation that no graph can hold; the message names it, its place in the code, and a mend."""
+    """An operation that no graph can hold; the message names it, its place in the code, and ``why`` with a mend."""
+
+    def __init__(self, func: Any, where: str, why: str) -> None:
+        super().__init__(f"{_name(func)} at {where}: {why}")
+        self.why = why
 
 
 class Place(NamedTuple):
@@ -68,13 +72,13 @@ class HostWatch(TorchDispatchMode):
         source = _devices((args, kwargs))
         why = _reads_host(func, args, kwargs, self.scalars_anywhere) or _mixes_devices(func, args, kwargs, source)
         if why:
-            raise Unsafe(f"{_name(func)} at {self.where(sys._getframe(1))}: {why}")
+            raise Unsafe(func, self.where(sys._getframe(1)), why)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random.add(f"{_name(func)} at {self.where(sys._getframe(1))}")
         out = func(*args, **kwargs)
         target = _devices(out)
         if source and len(source | target) > 1:
-            raise Unsafe(f"{_name(func)} at {self.where(sys._getframe(1))}: {_copy_in_words(source, target)}")
+            raise Unsafe(func, self.where(sys._getframe(1)), _copy_in_words(source, target))
         return out
 
     def where(self, frame: Any) -> str:

@@ -72,12 +72,12 @@ class Tape(TorchDispatchMode):
         def slot(value: Any) -> Any:
             return Slot(self.known[id(value)]) if isinstance(value, Tensor) and id(value) in self.known else value
 
-        given = pytree.tree_map(slot, (args, kwargs or {}))
+        slots, named = pytree.tree_map(slot, (args, kwargs or {}))
         out = func(*args, **(kwargs or {}))
         made = [t for t in pytree.tree_leaves(out) if isinstance(t, Tensor)]
         if made:
             numbers = [Output(self._number(t), t.stride(), t.dtype) for t in made]
-            self.operations.append(Recorded(func, *given, numbers, self.where()))
+            self.operations.append(Recorded(func, slots, named, numbers, self.where()))
         return out
 
     def play(self, inputs: list[Tensor], device: str) -> None:
@@ -99,7 +99,9 @@ class Tape(TorchDispatchMode):
             try:
                 out = step.func(*args, **kwargs)
             except Exception as error:
-                raise PlayError(f"{step.func.overloadpacket.__name__} at {step.place}: {error}") from error
+                raise PlayError(
+                    f"{step.func.overloadpacket.__name__} at {step.place}: {getattr(error, 'why', error)}"
+                ) from error
             made = [t for t in pytree.tree_leaves(out) if isinstance(t, Tensor)]
             for output, tensor in zip(step.outputs, made, strict=True):
                 values[output.number] = _laid_out(tensor, output)

@@ -144,7 +144,7 @@ def test_families_shows_one_sheet(run):
         "34M",
         "LibreToy{size}.pt, licence MIT",
         "7, batch 4",
-        "no, float16: it says so",
+        "no: it says so",
         "mosaic, flip",
     ):
         assert fact in out.stdout

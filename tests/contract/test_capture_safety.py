@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import toy_family
-from libreyolo_core.family import Loss
+from libreyolo_core.family import Capture, Loss
 from libreyolo_core.testing import check_family
 from libreyolo_core.testing.safety import autocast_set
 
@@ -175,6 +175,26 @@ def test_a_host_read_inside_torchs_own_backward_names_the_forward_line(monkeypat
     status, detail = found(monkeypatch, entry_points, region)
     assert status == "failed" and detail.startswith("backward: _local_scalar_dense at the backward of "), detail
     assert line_of(region) in detail
+
+
+def test_a_branch_that_a_later_phase_switches_on_is_examined_too(monkeypatch, entry_points):
+    status, detail = found(monkeypatch, entry_points, lambda net, x: x * x.mean().item() if net.sharp else x)
+    assert status == "failed" and detail.startswith("forward: _local_scalar_dense"), detail
+
+
+def test_predictions_are_held_to_the_same_rules_unless_the_sheet_rules_them_out(monkeypatch, entry_points):
+    class Picks(toy_family.ToyNetwork):
+        def predictions(self, outputs, image_size):
+            outputs["boxes"] = outputs["boxes"] * len(torch.nonzero(outputs["logits"]))
+            return super().predictions(outputs, image_size)
+
+    monkeypatch.setattr(toy_family, "ToyNetwork", Picks)
+    status, detail = found(monkeypatch, entry_points)
+    assert status == "failed" and detail.startswith("inference: nonzero at contract/test_capture_safety.py"), detail
+    family = toy_family.FAMILY
+    task = replace(family.tasks["detect"], capture=Capture("network", inference_off_reason="it picks"))
+    monkeypatch.setattr(toy_family, "FAMILY", replace(family, tasks={"detect": task}))
+    assert found(monkeypatch, entry_points)[0] == "passed"
 
 
 def test_random_numbers_from_global_state_are_named_but_allowed(monkeypatch, entry_points):

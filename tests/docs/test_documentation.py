@@ -23,6 +23,7 @@ from libreyolo_core.cli.command import Command
 from libreyolo_core.cli.group import find_command, load_command
 from libreyolo_core.cli.options import check_values, read
 from libreyolo_core.config import TrainArgs
+from libreyolo_core.support import support
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -145,6 +146,7 @@ def test_the_families_page_has_a_row_and_a_section_for_every_family_of_the_repos
                 assert f"`{family.key}-{name}`" in text
                 assert f"{size.params:,}" in text
             assert task.precision.why in text
+            assert f"| {' | '.join(support(task).values())} |" in text
 
 
 def test_the_command_page_has_a_section_for_every_command_of_the_core(page):

@@ -146,7 +146,7 @@ def test_arguments_that_mean_nothing_at_native_size_are_refused(given, words):
 
 
 def test_tiles_mean_nothing_to_models_that_resize():
-    model = types.SimpleNamespace(sheet=sheet(), task=DetectTask(), names={0: "a"}, imgsz=64)
+    model = types.SimpleNamespace(sheet=sheet(), task=DetectTask(), infer=None, names={0: "a"}, imgsz=64)
     for given in ({"tile": 64}, {"tile_overlap": 8}):
         with pytest.raises(ConfigError, match="no meaning for a model that resizes"):
             predict(model, bgr(noise(40, 40)), **given)

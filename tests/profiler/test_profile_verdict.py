@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from libreyolo_core.errors import ProfileError
 from libreyolo_core.profiler.activity import read_activity
 from libreyolo_core.profiler.record import measure
 from libreyolo_core.profiler.report import report
@@ -95,7 +96,7 @@ def gpu_window(busy, *, streams=1, kernels=50, wait=0.0, calls=0):
     steps = [step(part, i) for i, part in enumerate((PLAIN, PLAIN, TRACED, TRACED, BRACKETED))]
     window = SimpleNamespace(
         of=lambda *parts: [s for s in steps if s.part in parts],
-        drained_us=0.0,
+        drained_us={PLAIN: 0.0, TRACED: 0.0},
         run=SimpleNamespace(device=torch.device("cuda")),
         before=Counters(driver_calls=3),
         between=Counters(driver_calls=3 + 2 * calls),
@@ -131,10 +132,16 @@ def test_a_gpus_trace_is_judged_by_its_kernels_summed_over_streams(made, name):
 
 def test_what_the_device_still_has_to_do_after_the_plain_steps_belongs_to_their_time():
     window, activity = gpu_window(0.9)
-    window.drained_us = 2 * STEP_US  # the host was two steps ahead
+    window.drained_us[PLAIN] = 2 * STEP_US  # the host was two steps ahead
     numbers = measure(window, activity)
     assert numbers["step_us"] == 2 * STEP_US and numbers["images_per_s"] == pytest.approx(8 / 0.02)
     assert verdict(numbers, GPU).name == LAUNCH
+
+
+def test_a_gpus_trace_without_kernels_is_an_error_and_no_verdict():
+    window, _ = gpu_window(0.9)
+    with pytest.raises(ProfileError, match="no kernels of the GPU"):
+        measure(window, read_activity([]))
 
 
 def test_a_gpus_report_fits_a_screen():

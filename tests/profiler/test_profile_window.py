@@ -230,6 +230,26 @@ def test_a_profiler_of_the_callers_own_costs_the_report_and_not_the_run(train, s
     assert any(event.name == "aten::convolution_backward" for event in own.events())
 
 
+def test_a_tracer_that_does_not_start_costs_the_report_and_not_the_run(train, said, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("no permission")
+
+    monkeypatch.setattr("libreyolo_core.profiler.tracer.Tracer.start", refuse)
+    done = train(epochs=2, **SHORT)
+    assert done.epochs == 2 and done.profile is None
+    assert "no verdict, as the tracer did not start (RuntimeError: no permission)" in said.text
+
+
+def test_a_report_that_cannot_be_written_costs_the_report_and_not_the_run(train, said, monkeypatch):
+    def full(path, *rest, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("libreyolo_core.profiler.trace.write_trace", full)
+    done = train(epochs=2, **SHORT)
+    assert done.epochs == 2 and done.profile is None
+    assert "no report (OSError: [Errno 28] No space left on device)" in said.text
+
+
 def test_several_ranks_ignore_the_profiler_with_a_warning(said):
     ranks = Ranks()
     ranks.size = 2

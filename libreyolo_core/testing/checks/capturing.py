@@ -1,10 +1,14 @@
-"""Capture: nothing in the region that a CUDA graph cannot hold, and a recording that computes what the region does."""
+"""Capture safety: nothing in the region, or in a static loss, that a CUDA graph cannot hold. Needs no GPU.
+
+Each pass below sees what the others cannot: fake tensors know CUDA but no backward, torch's meta device knows a
+backward but no autocast, the CPU has numbers but one device for all.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,17 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.profiler import profile
 from torch.utils import _pytree as pytree
 
-from libreyolo_core.data.batch import Batch, prepare
-from libreyolo_core.engine.capture import SEEN, Captured, Replay
-from libreyolo_core.engine.inference import Forward, tensors_of
-from libreyolo_core.engine.step import TrainStep
-from libreyolo_core.family import resolve
+from libreyolo_core.data.batch import prepare
+from libreyolo_core.engine.inference import Forward
+from libreyolo_core.family import Task, resolve, with_path
 from libreyolo_core.losses import Step
 from libreyolo_core.profiler.tracer import quiet_kineto
 from libreyolo_core.testing.context import Context, Failed, NotRun
 from libreyolo_core.testing.safety import HostWatch, Unsafe, autocast_set, on_device
-from libreyolo_core.testing.steps import Subject
-from libreyolo_core.testing.tape import Tape
+from libreyolo_core.testing.tape import PlayError, Tape
 
 _READS = frozenset(
     {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select", "aten::_unique2"}
@@ -40,32 +41,42 @@ def capture(context: Context) -> str:
     and backward, with autocast and without. Needs no GPU; a failure names the operation, the file and the line."""
     if context.sheet.capture.off_reason:
         raise NotRun(f"no region: {context.sheet.capture.off_reason}")
-    static = context.sheet.loss.static
-
-    def part() -> _Part:
-        return _Part(context.build(), static, context.imgsz)
-
-    random = _forward_on_cuda(part(), torch.float16)
-    _backward_on_meta(part())
-    _backward_on_cpu(part())
-    operations = _traced_on_cuda(part(), torch.bfloat16)
-    what = "network and loss" if static else context.sheet.capture.label
+    sheet = context.sheet
+    random: set[str] = set()
+    for change in _phases(sheet):
+        random |= _forward_on_cuda(_Part(context, change), torch.float16)
+        _backward_on_meta(_Part(context, change))
+    _backward_on_cpu(_Part(context))
+    operations = _traced_on_cuda(_Part(context), torch.bfloat16)
+    if not sheet.capture.inference_off_reason:
+        _inference_on_cuda(_Part(context))
+    what = "network and loss" if sheet.loss.static else sheet.capture.label
     drawn = f"; draws from global random state: {', '.join(sorted(random)[:3])}" if random else ""
-    if not context.sheet.capture.inference_off_reason:
-        _inference_on_cuda(part())
     return f"{what}, {operations} operations forward and backward, with and without autocast{drawn}"
+
+
+def _phases(sheet: Task) -> list[dict[str, Any]]:
+    """What changes of network and loss a run goes through; the first is none."""
+    parts = ("network.", "loss.")
+    changes = [{k: v for k, v in change.set.items() if k.startswith(parts)} for change in sheet.changes]
+    return [{}, *(change for change in changes if change)]
 
 
 class _Part:
     """What a graph would hold, as a function of nothing: on whichever device network and inputs have been put."""
 
-    def __init__(self, who: Subject, static: bool, imgsz: int) -> None:
-        self.who, self.static = who, static
-        self.network = who.network.train()
+    def __init__(self, context: Context, change: Mapping[str, Any] | None = None) -> None:
+        who = context.build()
+        self.network, self.loss = who.network.train(), who.sheet.loss
         self.family = type(self.network).__module__.partition(".")[0]
-        self.batch: Batch = who.batch([3, 1], imgsz)
-        self.images = prepare(self.batch.images, who.sheet.input)
-        self.draw, self.targets = self.batch.draw, self.batch.targets
+        for path, value in (change or {}).items():
+            part, _, name = path.partition(".")
+            if part == "network":
+                self.network.configure(**{name: value})
+            else:
+                self.loss = with_path(self.loss, name, value)
+        batch = who.batch([3, 1], context.imgsz)
+        self.images, self.draw, self.targets = prepare(batch.images, who.sheet.input), batch.draw, batch.targets
         self.trained = [p for p in self.network.parameters() if p.requires_grad]
 
     def move(self, device: str) -> None:
@@ -86,9 +97,9 @@ class _Part:
     def __call__(self) -> list[Tensor]:
         """The tensors that come out: the region's, or the total loss."""
         outputs = self.network.region(self.images, self.draw)
-        if self.static:
+        if self.loss.static:
             outputs = self.network.finish(outputs, self.targets, self.draw)
-            loss = resolve(self.who.sheet.loss.code)(self.network, **self.who.sheet.loss.options)
+            loss = resolve(self.loss.code)(self.network, **self.loss.options)
             outputs = loss(outputs, self.targets, Step(draw=self.draw)).total
         return [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor)]
 
@@ -195,67 +206,8 @@ def _named(half: str, watch: HostWatch) -> Iterator[None]:
         warnings.simplefilter("ignore")  # anomaly mode tells its own story of every error
         try:
             yield
-        except Unsafe as error:
+        except (Unsafe, PlayError) as error:
             raise Failed(f"{half}: {error}") from None
         except Exception as error:
             text = " ".join(str(error).split())[:200]
             raise Failed(f"{half}: {type(error).__name__} at {watch.place_of(error)}: {text}") from error
-
-
-def replay(context: Context) -> str:
-    """Training with the region recorded once and replayed equals eager training bit for bit in float32 on the CPU, with
-    the region's Python made to raise as soon as it has been recorded."""
-    if context.sheet.capture.off_reason:
-        raise NotRun(f"no region: {context.sheet.capture.off_reason}")
-
-    def train(capture: bool) -> tuple[list[float], dict[str, torch.Tensor], Captured | None]:
-        who = context.build()
-        step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
-        manager = Captured(who.network, Replay(), who.sheet.capture) if capture else None
-        step.region = manager or step.region
-        trained = [p for p in who.network.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(trained, lr=1e-4, momentum=0.9)
-        losses = []
-        for number in range(context.replayed_steps):
-            if manager and manager.counts.captured:
-                who.network.region = _raises  # type: ignore[method-assign, assignment]
-            total = step(who.batch([3, 1], context.imgsz, seed=number)).total
-            total.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(total.detach()))
-        return losses, {k: v.clone() for k, v in who.network.state_dict().items()}, manager
-
-    (eager, state, _), (replayed, other, manager) = train(False), train(True)
-    assert manager is not None
-    counts = manager.counts
-    if (counts.captured, counts.replayed, counts.eager) != (1, context.replayed_steps - SEEN + 1, SEEN - 1):
-        raise Failed("; ".join(counts.reasons))
-    for number, (a, b) in enumerate(zip(eager, replayed, strict=True)):
-        if a != b:
-            raise Failed(f"the loss of step {number} is {a:.9g} eagerly and {b:.9g} replayed")
-    for name, value in state.items():
-        if not torch.equal(value, other[name]):
-            raise Failed(f"{name} differs after {context.replayed_steps} steps")
-    if not context.sheet.capture.inference_off_reason:
-        _replay_inference(context)
-    return f"{counts.replayed} of {context.replayed_steps} steps replayed, losses and weights equal bit for bit"
-
-
-def _replay_inference(context: Context) -> None:
-    """Recorded on one batch and played for another, an evaluation's forward gives what the network gives."""
-    who = context.build(training=False)
-    forward = Forward(who.network.eval())
-    first, second = (prepare(who.batch([3, 1], context.imgsz, seed=s).images, who.sheet.input) for s in (0, 1))
-    with torch.no_grad():
-        expected = forward(second)
-        recorded = Replay().record_inference(who.network, first)
-        who.network.region = _raises  # type: ignore[method-assign, assignment]
-        found = recorded(second)
-    for a, b in zip(tensors_of(expected), tensors_of(found), strict=True):
-        if not torch.equal(a, b):
-            raise Failed(f"predictions differ by {float((a - b).abs().max()):.2e} when they are replayed")
-
-
-def _raises(*_: Any) -> Any:
-    raise RuntimeError("the region's Python ran after it had been recorded")
