@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from libreyolo_core.config import TrainArgs
 from libreyolo_core.engine.callbacks import Callback
+from libreyolo_core.engine.capture import brief
 from libreyolo_core.losses import Ranks
 from libreyolo_core.profiler.record import FILES, Profile, make_profile, pace, write_files
 from libreyolo_core.profiler.report import COLUMN, report
@@ -59,8 +60,7 @@ class Profiler(Callback):
             profile = make_profile(window, run.directory)
             write_files(profile)
         except Exception as error:  # a profile is never worth a training run
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            log.warning("profile: no report (%s). The training itself is untouched; profile again.", why)
+            log.warning("profile: no report (%s). The training itself is untouched; profile again.", brief(error))
             return
         run.profile = profile
         self.show(profile)

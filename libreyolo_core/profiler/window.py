@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from libreyolo_core.data.batch import Batch
+from libreyolo_core.engine.capture import brief
 from libreyolo_core.profiler.tracer import Tracer
 from libreyolo_core.timing import synchronise
 
@@ -257,9 +258,7 @@ class Window:
             try:
                 self.tracer.start()
             except Exception as error:  # whatever a driver objects to, the training goes on
-                self.failure = (
-                    f"the tracer did not start ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-                )
+                self.failure = f"the tracer did not start ({brief(error)})"
         if self.failure:
             self.end()
 

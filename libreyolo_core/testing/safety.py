@@ -48,8 +48,8 @@ class Place(NamedTuple):
 class HostWatch(TorchDispatchMode):
     """While active, raises ``Unsafe`` at the first copy between devices, read by the host or shape that data decide.
 
-    Values without axes may live on the CPU: a graph takes them as constants. In a backward pass the line named is the
-    one of the forward operation, which autograd's anomaly mode knows.
+    Values without axes may live on the CPU: a graph takes them as constants. In a backward of torch's own the line named
+    is the one of the forward operation, which autograd's anomaly mode knows.
 
     Args:
         family: the package whose own line is named besides the innermost.
@@ -83,9 +83,6 @@ class HostWatch(TorchDispatchMode):
 
     def where(self, frame: Any) -> str:
         """The innermost line outside torch and, where that is not the family's, the family's line that led there."""
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            return self.forward_place(node) or f"the backward ({node.name()})"
         places, own = [], None
         while frame is not None and not _is_checker(frame.f_code.co_filename):
             place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -94,6 +91,9 @@ class HostWatch(TorchDispatchMode):
                 if own is None and _package(frame) == self.family:
                     own = place
             frame = frame.f_back
+        node = torch._C._current_autograd_node()
+        if node is not None and not places:  # a backward of torch's own; one written in Python has a line
+            return self.forward_place(node) or f"the backward ({node.name()})"
         return _in_words(places, own)
 
     def forward_place(self, node: Any) -> str:

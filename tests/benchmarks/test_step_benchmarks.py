@@ -40,13 +40,21 @@ def test_the_gpu_script_rehearses_every_mode_on_a_cpu(tmp_path):
     assert (tmp_path / "gpu.md").read_text().count("| fomo-s |") == 4
 
 
-def test_a_family_that_fails_keeps_the_table_and_the_exit_code_says_so(tmp_path):
-    pytest.importorskip("libreyolo_family_fomo")
-    done = run(FOLDER / "gpu.py", "--smoke", "nobody", "fomo", "--modes", "eager", "--minutes", "20", "--out", tmp_path)
-    assert done.returncode == 1
+def test_a_family_that_fails_keeps_the_table_and_the_exit_code_says_so(gpu, monkeypatch, tmp_path, capsys):
+    row = {"key": "fomo", "mode": "eager", "device_name": "CPU", "torch": "2", "losses": [1.0], "numerics": "exact"}
+
+    def alone(arguments, timeout_s):
+        assert 0 < timeout_s <= 660
+        key = arguments[arguments.index("--one") + 1]
+        return ([json.dumps(row)], "") if key == "fomo" else ([], "exit code 1: no such family")
+
+    monkeypatch.setattr(gpu, "alone", alone)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "nobody", "fomo", "--out", str(tmp_path)])
+    assert gpu.main() == 1
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert [row["key"] for row in found["rows"]] == ["fomo"]
-    assert len(found["failed"]) == 1 and found["failed"][0].startswith("nobody: exit code 1")
+    assert found["failed"] == ["nobody: exit code 1: no such family"]
+    assert "| fomo |" in capsys.readouterr().out
 
 
 def test_the_steps_script_measures_times_operations_and_shares(tmp_path):

@@ -45,36 +45,67 @@ def factor(number):
     return torch.tensor(0.3 * 2.0 ** (number % 3))
 
 
-def steps(key, imgsz, captured):
-    """Losses of every step, gradients of the last and the network's state; after capture nothing may run but the
-    recording."""
+def steps(key, imgsz, tail, captured):
+    """Losses of every step, gradients of the last and the network's state. Half-way the run enters its tail. After a
+    capture nothing may run but the recording."""
     who = subject(key, nc=3)
-    step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
+    network = who.network.train()
+    step = TrainStep(network, who.sheet.loss, who.sheet.input)
     manager = None
     if captured:
         manager = step.whole = CapturedStep(step, Replay(), who.sheet.capture, seed=lambda: factor(number))
-    trained = [p for p in who.network.parameters() if p.requires_grad]
+    trained = [p for p in network.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=1e-4, momentum=0.9)
     losses = []
     for number in range(STEPS):
-        if manager and manager.counts.captured:
-            who.network.region = who.network.finish = step.loss = raises
+        if number == STEPS // 2 and tail:
+            enter(step, network, who.sheet, **tail)
+        elif manager and manager._graphs:
+            step.region = network.finish = step.loss = raises
         terms = step(who.batch([3, 1], imgsz, seed=number))
         losses.append({**terms.named(), "total": terms.total.detach()})
         optimizer.zero_grad()
         (terms.total * factor(number)).backward()
         optimizer.step()
-    return losses, [p.grad for p in trained], who.network.state_dict(), manager
+    return losses, [p.grad for p in trained], network.state_dict(), manager
 
 
-@pytest.mark.parametrize(("key", "imgsz"), [("toy", 64), ("yolox", 64), ("fomo", 96)])
-def test_a_recorded_step_computes_the_eager_one_without_its_python(toy, key, imgsz):
-    losses, gradients, state, _ = steps(key, imgsz, False)
-    again, others, other, manager = steps(key, imgsz, True)
-    assert (manager.counts.captured, manager.counts.replayed, manager.counts.eager) == (1, STEPS - SEEN + 1, SEEN - 1)
-    for eager, replayed in zip(losses, again, strict=True):
-        assert list(eager) == list(replayed)
-        assert all(torch.equal(eager[name], replayed[name]) for name in eager)
+def enter(step, network, sheet, loss, options):
+    """What the trainer does when a phase begins, after giving the step its Python back."""
+    if "finish" in vars(network):
+        del network.finish
+    step.region = network.region
+    new = sheet
+    for name, value in loss.items():
+        new = with_path(new, f"loss.{name}", value)
+    network.configure(**options)
+    step.set_loss(new.loss)
+    if isinstance(step.whole, CapturedStep):
+        step.whole.phase_changed(change(Phase(0, sheet), Phase(3, new, options)))
+
+
+def change(old, new, epoch=3):
+    return PhaseChanged(epoch, old, new)
+
+
+@pytest.mark.parametrize(
+    ("key", "imgsz", "tail"),
+    [
+        ("toy", 64, {"loss": {"extra": 1.0}, "options": {"sharp": True}}),
+        ("yolox", 64, {"loss": {"l1": 1.0}, "options": {"l1": True}}),
+        ("fomo", 96, None),
+    ],
+)
+def test_a_recorded_step_computes_the_eager_one_without_its_python(toy, key, imgsz, tail):
+    losses, gradients, state, _ = steps(key, imgsz, tail, False)
+    again, others, other, manager = steps(key, imgsz, tail, True)
+    phases = 2 if tail else 1
+    eager = phases * (SEEN - 1)
+    assert (manager.counts.captured, manager.counts.replayed, manager.counts.eager) == (phases, STEPS - eager, eager)
+    assert (list(losses[0]) != list(losses[-1])) == bool(tail)  # the tail has a term of its own
+    for one, two in zip(losses, again, strict=True):
+        assert list(one) == list(two)
+        assert all(torch.equal(one[name], two[name]) for name in one)
     assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
     assert all(torch.equal(state[name], other[name]) for name in state)
 
@@ -193,10 +224,6 @@ def test_shapes_differ_by_rows_of_targets_and_not_by_their_number(toy):
         return signature(batch.images, batch.targets.static(), batch.draw)
 
     assert shape([1, 2]) == shape([5, 0]) != shape([9, 0])  # 8 rows, then 16
-
-
-def change(old, new, epoch=3):
-    return PhaseChanged(epoch, old, new)
 
 
 def test_a_change_of_the_loss_alone_drops_recordings_of_steps_and_not_those_of_regions(toy):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import fake_cuda
 import toy_family
 from libreyolo_core import LibreYOLO
 from libreyolo_core.engine import capture, inference
@@ -55,6 +56,21 @@ def test_replayed_predictions_are_the_eager_ones(toy, recording, lines):
     assert lines()[-1] == "cuda_graph: 1 shapes recorded, 5 predictions replayed, 2 eager"
 
 
+def test_graphs_of_a_gpu_give_predictions_that_are_the_callers_to_keep(toy, monkeypatch):
+    from libreyolo_core.engine.cuda_graphs import CudaGraphs
+
+    fake_cuda.install(monkeypatch)
+    monkeypatch.setattr(inference, "choose_backend", lambda device: (CudaGraphs(), ""))
+    model = make()
+    infer = model.infer_captured(True)
+    images = [torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8) for _ in range(6)]
+    found = [infer(i) for i in images]
+    assert counts(model) == (1, 4, 2) and fake_cuda.FakeGraph.replays == 4
+    for image, predictions in zip(images, found, strict=True):
+        expected = tensors_of(model.infer(image))
+        assert all(torch.equal(a, b) for a, b in zip(expected, tensors_of(predictions), strict=True))
+
+
 def test_once_recorded_the_networks_python_runs_no_more_and_weights_changed_in_place_count(toy, recording):
     model, (image,) = make(), photos(1)
     for _ in range(3):
@@ -65,17 +81,6 @@ def test_once_recorded_the_networks_python_runs_no_more_and_weights_changed_in_p
     model.network.region = None
     found = boxes(model.predict(image, conf=0.0, cuda_graph=True, verbose=False))
     assert torch.equal(expected[0], found[0])
-
-
-def test_what_was_predicted_before_is_not_overwritten_by_the_next_replay(toy, recording):
-    model = make()
-    infer = model.infer_captured(True)
-    images = [torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8) for _ in range(5)]
-    found = [infer(i) for i in images]
-    for image, predictions in zip(images, found, strict=True):
-        assert all(
-            torch.equal(a, b) for a, b in zip(tensors_of(model.infer(image)), tensors_of(predictions), strict=True)
-        )
 
 
 def test_shapes_beyond_the_bound_push_out_the_least_recently_used(toy, recording, monkeypatch, lines):
