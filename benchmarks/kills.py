@@ -31,7 +31,7 @@ if __name__ == "__main__":
     LibreYOLO("yolox-n", pretrained=False, device="cpu").train(
         data="treecrowns", imgsz=64, batch=8, epochs={epochs}, workers=0, plots=False, device="cpu",
         project={project!r},
-        name="run", exist_ok=True, save_steps=2, eval_interval=5, {more})
+        name="run", exist_ok=True, save_steps=2, eval_interval=5, sync_bn=False, {more})
 """
 
 
@@ -94,8 +94,8 @@ def disturbed(folder: Path, epochs: int, ranks: int, kills: int, *, seed: int, w
         if moments.random() < EARLY:
             time.sleep(moments.uniform(0.0, 2.0))
         elif opened(process, folder, before):
-            # on average less than a kill's share of the work, so that some is left for all of them
-            time.sleep(moments.uniform(0.0, 1.5 * work_s / kills))
+            # on average half of a kill's share of the work, so that some is left for all of them
+            time.sleep(moments.uniform(0.0, work_s / kills))
         while ranks > 1 and process.poll() is None and len(ranks_of(process.pid)) < ranks:
             time.sleep(0.05)  # the launcher is between two starts
         if process.poll() is not None:

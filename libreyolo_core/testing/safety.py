@@ -48,8 +48,8 @@ class Place(NamedTuple):
 class HostWatch(TorchDispatchMode):
     """While active, raises ``Unsafe`` at the first copy between devices, read by the host or shape that data decide.
 
-    Values without axes may live on the CPU: a graph takes them as constants. In a backward of torch's own the line named
-    is the one of the forward operation, which autograd's anomaly mode knows.
+    Values without axes may live on the CPU: a graph takes them as constants. In a backward of torch's own the line
+    named is the one of the forward operation, which autograd's anomaly mode knows.
 
     Args:
         family: the package whose own line is named besides the innermost.
