@@ -92,11 +92,16 @@ class Steps:
 
     def milliseconds(self) -> float:
         """Of one step, its device's work included."""
+        return self.timed()[0]
+
+    def timed(self) -> tuple[float, float]:
+        """Milliseconds of one step: by the clock, its device's work included, and of the processor, all threads
+        together, which neighbours on the machine disturb less."""
         self.wait()
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         self()
         self.wait()
-        return (time.perf_counter() - began) * 1000
+        return (time.perf_counter() - began) * 1000, (time.process_time() - spent) * 1000
 
     def wait(self) -> None:
         """Until the device has done what it was given."""
@@ -144,8 +149,9 @@ def _has_gradient(value: Any) -> bool:
 
 
 class Peak:
-    """The most memory that a stretch of work took, in MiB: of the allocator on a GPU, of the process elsewhere, where
-    it is what the peak grew by and so counts only for the first and largest piece of work."""
+    """The most memory that a stretch of work took beyond what was in use before, in MiB: of the allocator on a GPU, of
+    the process elsewhere, where it is what the process's peak grew by and counts the first and largest piece of work
+    alone."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -153,7 +159,9 @@ class Peak:
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        self.before = self._now()
+            self.before = torch.cuda.memory_allocated(device) / 2**20
+        else:
+            self.before = self._now()
 
     def _now(self) -> float:
         if self.device.type == "cuda":
@@ -162,4 +170,4 @@ class Peak:
 
     def mib(self) -> float:
         """So far."""
-        return round(self._now() if self.device.type == "cuda" else self._now() - self.before, 1)
+        return round(self._now() - self.before, 1)

@@ -7,8 +7,9 @@
 
 A step is forward, loss, backward, clipping, optimizer and average on seeded data, without the loader. Times are medians
 of repetitions in which the modes take turns. On a GPU the modes ``graph`` and ``full`` are measured too; on a CPU there
-is nothing to launch, and recordings serve tests alone. Shares are of an eager step: the captured region, what follows
-it with the loss, and the rest. Every family runs in a process of its own; memory on a CPU is what its peak grew by.
+is nothing to launch, and recordings serve tests alone. Processor time is that of all threads; neighbours on the machine
+disturb it less. Shares are of an eager step: the captured region, what follows it with the loss, and the rest. Every
+family runs in a process of its own; memory is what its peak grew by.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def measure(key: str, options: argparse.Namespace) -> dict[str, Any]:
         "device": device.type,
         "precision": eager.mode.name,
         "threads": torch.get_num_threads(),
-        "ms": _times(steps, options.repeat),
+        **_times(steps, options.repeat),
         "operations": eager.operations(),
         "shares": _shares(eager, options.repeat),
         "peak_mib": peaks,
@@ -108,17 +109,20 @@ def measure(key: str, options: argparse.Namespace) -> dict[str, Any]:
     }
     if options.contended:
         with _Busy():
-            row["contended_ms"] = _times(steps, options.repeat)
+            row["contended_ms"] = _times(steps, options.repeat)["ms"]
     return row
 
 
-def _times(steps: dict[str, Steps], repeat: int) -> dict[str, float]:
-    """Median milliseconds by mode, modes taking turns."""
-    found: dict[str, list[float]] = {mode: [] for mode in steps}
+def _times(steps: dict[str, Steps], repeat: int) -> dict[str, dict[str, float]]:
+    """Median milliseconds by mode, by the clock and of the processor; modes take turns."""
+    found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in steps}
     for _ in range(repeat):
         for mode, run in steps.items():
-            found[mode].append(run.milliseconds())
-    return {mode: round(median(times), 2) for mode, times in found.items()}
+            found[mode].append(run.timed())
+    return {
+        name: {mode: round(median(times[which] for times in all_), 2) for mode, all_ in found.items()}
+        for which, name in enumerate(("ms", "processor_ms"))
+    }
 
 
 def _shares(eager: Steps, repeat: int) -> dict[str, float]:
@@ -149,12 +153,14 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     modes = list(dict.fromkeys(mode for row in rows for mode in row["ms"]))
     contended = any("contended_ms" in row for row in rows)
     head = ("model", "px", "batch", "precision", *(f"{m}, ms" for m in modes))
+    head += tuple(f"{m}, processor ms" for m in modes)
     head += ("contended, ms",) if contended else ()
     head += ("operations", "region", "loss", "rest", "peak, MiB")
     lines = []
     for row in rows:
         shares = [f"{row['shares'][name]:.0%}" for name in ("region", "loss", "rest")]
         cells = [row["model"], row["imgsz"], row["batch"], row["precision"], *(row["ms"].get(m) for m in modes)]
+        cells += [row["processor_ms"].get(m) for m in modes]
         cells += [row.get("contended_ms", {}).get("eager")] if contended else []
         lines.append((*cells, row["operations"], *shares, row["peak_mib"]["eager"]))
     return table(head, lines)

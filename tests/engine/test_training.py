@@ -273,8 +273,8 @@ def test_frozen_parameters_do_not_move(model, boxes_set, tmp_path):
         {"loggers": "csvv"},
         {"loss": "sharp"},
         {"freeze": "backbone"},
-        {"cuda_graph": "full"},
-        {"compile": True},
+        {"cuda_graph": "whole"},
+        {"compile": "fastest"},
         {"name": "../outside"},
         {"resume": "no/such/run"},
         {"cfg": "no/such.yaml"},
@@ -286,12 +286,6 @@ def test_a_bad_request_is_one_line_and_leaves_no_folder(model, boxes_set, tmp_pa
         model().train(**{"data": str(boxes_set), "workers": 0, **given})
     assert "\n" not in str(error.value) and error.value.mend
     assert {p.name for p in tmp_path.iterdir()} == {"boxes"}
-
-
-@pytest.mark.parametrize("given", [{"cuda_graph": "full"}, {"compile": True}])
-def test_what_is_not_there_yet_says_so(model, boxes_set, given):
-    with pytest.raises(LibreYOLOError, match="is not in this version"):
-        model().train(data=str(boxes_set), **given)
 
 
 def test_a_named_run_never_overwrites_another(model, boxes_set, tmp_path):
