@@ -65,7 +65,8 @@ RUNS: dict[str, dict] = {
         "model": "fomo-m",
         "metric": "metrics/F1",
         "settings": {
-            "data": "treecrowns", "epochs": 60, "batch": 8, "flip_prob": 0.5, "eval_interval": 5, **FROM_ABOVE,
+            "data": "treecrowns", "imgsz": 192, "epochs": 60, "batch": 8, "flip_prob": 0.5, "eval_interval": 5,
+            **FROM_ABOVE,
         },
     },
     "segformer": {

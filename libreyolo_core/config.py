@@ -188,10 +188,14 @@ class TrainArgs:
     tf32: bool = arg(False, "TensorFloat-32 matrix products on GPUs that have them.")
     fused: bool | None = arg(None, "Fused optimizer kernel; default: where torch has one for the device.")
     sync_bn: bool | None = arg(None, "Batch statistics over all devices of a distributed run.", path="ranks.sync_bn")
-    cuda_graph: bool | str = arg(False, "Capture forward and backward in a CUDA graph.", choices=(False, True, "full"))
+    cuda_graph: bool | str = arg(
+        False,
+        "Launch the network's forward and backward as CUDA graphs; full: together with the loss, as one.",
+        choices=(False, True, "full"),
+    )
     compile: bool | str = arg(
         False,
-        "torch.compile on the captured region.",
+        "torch.compile on the network; true means default.",
         choices=(False, True, "default", "reduce-overhead", "max-autotune"),
     )
     profile: bool = arg(False, "Profile a window of real steps, then go on.")

@@ -83,10 +83,6 @@ class ProfileError(LibreYOLOError):
     """A profile or trace that is missing, damaged, of another kind, or written by a later version."""
 
 
-class NotAvailableYet(LibreYOLOError):
-    """A documented option whose implementation is not in this version; asking for it never passes in silence."""
-
-
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
     """The known names most like ``name``, best first (none when nothing is alike)."""
     by_lower = {str(k).lower(): str(k) for k in known}

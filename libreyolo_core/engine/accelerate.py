@@ -34,7 +34,11 @@ def accelerate(
         name = "default" if compile is True else str(compile)
         # Both would capture the same CUDA graphs; the one that also reports shapes and counts does.
         twice = name == "reduce-overhead" and bool(cuda_graph) and device.type == "cuda"
-        compiled = step.region = Compiled(step.network, "default" if twice else name, device)
+        why_not = ""
+        if step.ranks.size > 1 and sheet.ranks.sync_bn:
+            # they wait for one another inside the network, and a compiler that fails on one of them would hang the rest
+            why_not = "statistics over all ranks are not compiled; sync_bn=false would allow it"
+        compiled = step.region = Compiled(step.network, "default" if twice else name, device, why_not=why_not)
         if twice:
             compiled.say("mode=reduce-overhead means CUDA graphs, and so does cuda_graph: that one captures them")
     if not cuda_graph:

@@ -81,11 +81,12 @@ class Compiled:
         self.on = True
         self._seen: Counter[tuple] = Counter()
         self._functions: dict[tuple, Callable] = {}
+        self._full = False
         if why_not:
             self.give_up(why_not)
         elif mode == "reduce-overhead" and device.type != "cuda":
             self.say(f"mode=reduce-overhead means CUDA graphs, which a {device.type} has not: it compiles as 'default'")
-            self.mode = "default"
+            self.mode = self.counts.mode = "default"
 
     def __call__(self, images: Tensor, draw: Tensor | None) -> Tree:
         """As ``Network.region``, compiled where these shapes are."""
@@ -146,7 +147,12 @@ class Compiled:
         if not self.on:
             return None
         self._seen[shape] += 1
-        if self._functions and (self._seen[shape] < OFTEN or len(self._functions) >= MOST_SHAPES):
+        if self._functions and self._seen[shape] < OFTEN:
+            return None
+        if len(self._functions) >= MOST_SHAPES:
+            if not self._full:
+                self.say(f"{MOST_SHAPES} shapes are compiled, the most at a time; steps of others run eagerly")
+            self._full = True
             return None
         began, before = time.monotonic(), graphs_compiled()
         try:

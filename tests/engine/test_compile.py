@@ -18,6 +18,8 @@ from libreyolo_core.engine import compiling
 from libreyolo_core.engine.accelerate import accelerate
 from libreyolo_core.engine.compiling import Compiled
 from libreyolo_core.engine.step import TrainStep
+from libreyolo_core.family import with_path
+from libreyolo_core.losses import Ranks
 from libreyolo_core.network import Network
 from libreyolo_core.testing.steps import subject
 
@@ -110,6 +112,16 @@ def test_a_further_shape_is_compiled_once_it_has_come_often(quick, monkeypatch):
     assert (counts.shapes, counts.compiled, counts.eager) == (2, 3, 2)
 
 
+def test_more_shapes_than_are_kept_run_eagerly_with_one_line(quick, monkeypatch):
+    monkeypatch.setattr(compiling, "OFTEN", 1)
+    monkeypatch.setattr(compiling, "MOST_SHAPES", 1)
+    manager = Compiled(Small().train(), "default", CPU)
+    for side in (8, 9, 10, 8):
+        step_on(manager, torch.rand(2, 3, side, side))
+    assert (manager.counts.shapes, manager.counts.compiled, manager.counts.eager) == (1, 2, 2)
+    assert manager.counts.reasons[1:] == ["1 shapes are compiled, the most at a time; steps of others run eagerly"]
+
+
 def test_every_network_of_a_process_is_compiled_however_many_there_are(quick):
     # torch keeps eight compilations per code object and runs eagerly after that, without a word
     for _ in range(10):
@@ -122,7 +134,7 @@ def test_a_graph_break_shows_in_the_number_of_graphs(quick):
     class Reads(Small):
         def region(self, images, draw=None):
             out = self.conv(images)
-            if float(out.sum()) > 1e9:
+            if float(out.detach().sum()) > 1e9:
                 out = out * 2
             return {"out": self.norm(out)}
 
@@ -179,7 +191,7 @@ def test_a_device_without_memory_for_it_says_what_helps(monkeypatch):
 
 def test_graphs_of_the_compiler_on_a_cpu_are_one_line():
     manager = Compiled(Small(), "reduce-overhead", CPU)
-    assert manager.mode == "default"
+    assert manager.mode == manager.close()["mode"] == "default"
     assert manager.counts.reasons == [
         "mode=reduce-overhead means CUDA graphs, which a cpu has not: it compiles as 'default'"
     ]
@@ -190,6 +202,19 @@ def parts(device, **given):
     step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
     given = {"cuda_graph": False, "compile": False, **given}
     return step, *accelerate(step, who.sheet, device, seed=lambda: torch.ones(()), **given)
+
+
+def test_statistics_over_all_ranks_are_not_compiled_and_a_line_says_so(toy):
+    class Two(Ranks):
+        size = 2
+
+    who = subject("toy", nc=3)
+    for sync_bn in (True, False):
+        sheet = with_path(who.sheet, "ranks.sync_bn", sync_bn)
+        step = TrainStep(who.network, sheet.loss, sheet.input, Two())
+        compiled, _ = accelerate(step, sheet, CPU, cuda_graph=False, compile=True, seed=lambda: torch.ones(()))
+        assert compiled.on != sync_bn
+        assert any("sync_bn=false would allow it" in reason for reason in compiled.counts.reasons) == sync_bn
 
 
 def test_one_of_two_ways_to_cuda_graphs_wins_and_says_so(toy, monkeypatch):
