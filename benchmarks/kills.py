@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from libreyolo_core import checkpoint
+from libreyolo_core.engine.loggers import read_rows
 
 EARLY = 0.2
 """Share of the kills that fall into the first two seconds of a start, while it still imports."""
@@ -75,27 +76,30 @@ def opened(process: subprocess.Popen, folder: Path, before: int) -> bool:
     return False
 
 
-def undisturbed(folder: Path, epochs: int, ranks: int) -> float:
-    """Run to the end in peace; returns the seconds from the first step on."""
-    process = start(folder, epochs, ranks, 0, resume=False)
-    opened(process, folder, 0)
-    began = time.monotonic()
-    if process.wait() != 0:
+def undisturbed(folder: Path, epochs: int, ranks: int) -> None:
+    """Run to the end in peace."""
+    if start(folder, epochs, ranks, 0, resume=False).wait() != 0:
         raise SystemExit((folder / "log.txt").read_text()[-2000:])
-    return time.monotonic() - began
 
 
-def disturbed(folder: Path, epochs: int, ranks: int, kills: int, *, seed: int, work_s: float) -> tuple[int, int]:
+def epoch_s(folder: Path) -> float:
+    """How long the newest epoch took; a machine may become slower or faster meanwhile."""
+    rows = read_rows(folder / "run" / "results.csv")
+    return float(rows[-1]["seconds"]) if rows else 1.0
+
+
+def disturbed(folder: Path, epochs: int, ranks: int, kills: int, *, seed: int) -> tuple[int, int]:
     """Run to the end under fire; returns how often it was killed, and how often of these before its first step."""
     moments, done, early = random.Random(seed), 0, 0
+    last = folder / "run" / "weights" / "last.pt"
     process = start(folder, epochs, ranks, kills, resume=False)
     while done < kills:
         before = openings(folder)
         if moments.random() < EARLY:
             time.sleep(moments.uniform(0.0, 2.0))
         elif opened(process, folder, before):
-            # on average half of a kill's share of the work, so that some is left for all of them
-            time.sleep(moments.uniform(0.0, work_s / kills))
+            # on average less than a kill's share of the epochs, so that some are left for all of them
+            time.sleep(moments.uniform(0.0, 1.3 * epochs / kills) * epoch_s(folder))
         while ranks > 1 and process.poll() is None and len(ranks_of(process.pid)) < ranks:
             time.sleep(0.05)  # the launcher is between two starts
         if process.poll() is not None:
@@ -104,7 +108,9 @@ def disturbed(folder: Path, epochs: int, ranks: int, kills: int, *, seed: int, w
         early += openings(folder) == before
         done += 1
         if ranks == 1 and process.wait() != 0:
-            process = start(folder, epochs, ranks, kills, resume=(folder / "run/weights/last.pt").is_file())
+            if last.is_file() and checkpoint.read(last).training["finished"]:
+                return done, early  # killed after its last epoch: there is nothing to resume
+            process = start(folder, epochs, ranks, kills, resume=last.is_file())
     if process.wait() != 0:
         raise SystemExit(f"the run ended with {process.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
     return done, early
@@ -122,8 +128,8 @@ def main() -> None:
         whole, fire = Path(root) / "whole", Path(root) / "fire"
         whole.mkdir()
         fire.mkdir()
-        work_s = undisturbed(whole, args.epochs, args.ranks)
-        kills, early = disturbed(fire, args.epochs, args.ranks, args.kills, seed=args.seed, work_s=work_s)
+        undisturbed(whole, args.epochs, args.ranks)
+        kills, early = disturbed(fire, args.epochs, args.ranks, args.kills, seed=args.seed)
         equal = True
         for name in ("last", "best"):
             a, b = (checkpoint.read(f / f"run/weights/{name}.pt") for f in (whole, fire))

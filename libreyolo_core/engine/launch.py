@@ -53,7 +53,7 @@ UNGUARDED = (
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
     if distributed.launched():
-        wanted = request(model, elastic.resumed(given))
+        wanted = request(model, elastic.resumed(given), restarted=elastic.restarts() > 0)
         world = distributed.World.join(wanted.resolved.args.device)
         try:
             with quiet_unless_first(world.rank):

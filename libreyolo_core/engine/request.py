@@ -28,8 +28,11 @@ class Request:
     checkpoint: File | None = None
 
 
-def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
+def request(model: LibreYOLO, given: dict[str, Any], *, restarted: bool = False) -> Request:
     """Resolve arguments; nothing is read but YAML and, for a resume, the checkpoint.
+
+    Args:
+        restarted: a launcher has started this job again, so that a run may have ended before something else failed.
 
     Raises:
         ConfigError, UsageError, CheckpointError: see ``resolve_training``; a resume of a finished run.
@@ -45,7 +48,8 @@ def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
         _check_identity(model, checkpoint)
     sheet = scratch(model.base_sheet) if from_scratch else model.base_sheet
     resolved = resolve_training(sheet, given, yaml, title=model.family.title)
-    if checkpoint is not None and checkpoint.training.get("epoch", 0) >= resolved.sheet.recipe.epochs:
+    finished = checkpoint is not None and checkpoint.training.get("epoch", 0) >= resolved.sheet.recipe.epochs
+    if checkpoint is not None and finished and not restarted:
         done = checkpoint.training["epoch"]
         raise UsageError(
             f"{checkpoint.path} is finished: all {done} epochs are done",

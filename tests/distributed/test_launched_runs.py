@@ -13,6 +13,7 @@ from libreyolo_core.engine.launch import free_port
 from libreyolo_core.engine.loggers import read_rows
 
 ROOT = Path(__file__).parents[2]
+AT_THE_END = -1
 SCRIPT = """
 import os, signal, sys
 sys.path[:0] = [{support!r}]
@@ -21,9 +22,15 @@ from libreyolo_core import LibreYOLO, registry
 from libreyolo_core.engine.callbacks import Callback
 registry.entry_points = lambda group: [metadata.EntryPoint("toy", "toy_family", "libreyolo")]
 
+AT_THE_END = {at_the_end}
+
 class Kill(Callback):
     def on_step(self, run):
         if run.updates == {step} and not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
+            os.kill(os.getpid(), {signal})
+
+    def on_end(self, run):
+        if {step} == AT_THE_END and not int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
             os.kill(os.getpid(), {signal})
 
 if __name__ == "__main__":
@@ -42,6 +49,7 @@ def script(folder, data, *, step=0, signal=0, **more):
             project=str(folder),
             step=step,
             signal=int(signal),
+            at_the_end=AT_THE_END,
             more=more,
         )  # fmt: skip
     )
@@ -101,6 +109,14 @@ def test_a_killed_rank_brings_the_job_back_from_its_last_checkpoint(boxes_set, t
     rows = read_rows(tmp_path / "exp" / "results.csv")
     assert [r["epoch"] for r in rows] == ["1", "2", "3"]
     assert all(v.isfinite().all() for v in state(tmp_path).values())
+
+
+def test_a_rank_killed_after_its_last_checkpoint_leaves_a_run_that_a_restart_completes(boxes_set, tmp_path):
+    file = script(tmp_path, boxes_set, step=AT_THE_END, signal=signal.SIGKILL)
+    code, text = finished(torchrun(file, "--standalone", "--nproc_per_node=1", "--max-restarts=1"))
+    assert code == 0, text
+    assert "restart 1 of this job: continuing" in text and f"done: {tmp_path / 'exp'}" in text
+    assert [r["epoch"] for r in read_rows(tmp_path / "exp" / "results.csv")] == ["1", "2", "3"]
 
 
 def test_sigterm_saves_exits_with_0_and_says_how_to_resume(boxes_set, tmp_path):
