@@ -2,55 +2,85 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 
 from libreyolo_core.data.batch import prepare
-from libreyolo_core.engine.capture import SEEN, Captured, Replay
+from libreyolo_core.engine.capture import SEEN, Captured, Counts, Replay
 from libreyolo_core.engine.inference import Forward, tensors_of
 from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.testing.context import Context, Failed, NotRun
 
+OTHER = 5
+"""Every how many batches one has another length."""
+
 
 def replay(context: Context) -> str:
-    """Training with the region recorded once and replayed equals eager training bit for bit in float32 on the CPU, with
-    the region's Python made to raise as soon as it has been recorded."""
+    """Training with the region recorded and replayed equals eager training bit for bit in float32 on the CPU, with the
+    region's Python made to raise wherever a recording of the batch's shape exists. The training has what a real one
+    has: every fifth batch of another length, gradients accumulated over two batches, a validation in between; and
+    once more with a part of the network frozen."""
     if context.sheet.capture.off_reason:
         raise NotRun(f"no region: {context.sheet.capture.off_reason}")
+    count = context.replayed_steps
+    shapes = 1 + (count // OTHER >= SEEN)
+    counts = _compare(context, count, frozen=False)
+    eager = (SEEN - 1) + min(SEEN - 1, count // OTHER)
+    if (counts.captured, counts.replayed, counts.eager) != (shapes, count - eager, eager):
+        raise Failed(f"{counts.captured} captured, {counts.replayed} replayed; " + "; ".join(counts.reasons))
+    _compare(context, SEEN + 1, frozen=True)
+    if not context.sheet.capture.inference_off_reason:
+        _replay_inference(context)
+    return f"{counts.replayed} of {count} steps replayed, losses and weights equal bit for bit"
 
-    def train(capture: bool) -> tuple[list[float], dict[str, torch.Tensor], Captured | None]:
-        who = context.build()
-        step = TrainStep(who.network.train(), who.sheet.loss, who.sheet.input)
-        manager = Captured(who.network, Replay(), who.sheet.capture) if capture else None
-        step.region = manager or step.region
-        trained = [p for p in who.network.parameters() if p.requires_grad]
-        optimizer = torch.optim.SGD(trained, lr=1e-4, momentum=0.9)
-        losses = []
-        for number in range(context.replayed_steps):
-            if manager and manager.counts.captured:
-                who.network.region = _raises  # type: ignore[method-assign, assignment]
-            total = step(who.batch([3, 1], context.imgsz, seed=number)).total
-            total.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(float(total.detach()))
-        return losses, {k: v.clone() for k, v in who.network.state_dict().items()}, manager
 
-    (eager, state, _), (replayed, other, manager) = train(False), train(True)
+def _compare(context: Context, count: int, *, frozen: bool) -> Counts:
+    """Train eagerly and with recordings; returns what the second did."""
+    (eager, state, _), (replayed, other, manager) = (_train(context, count, c, frozen) for c in (False, True))
     assert manager is not None
-    counts = manager.counts
-    if (counts.captured, counts.replayed, counts.eager) != (1, context.replayed_steps - SEEN + 1, SEEN - 1):
-        raise Failed("; ".join(counts.reasons))
     for number, (a, b) in enumerate(zip(eager, replayed, strict=True)):
         if a != b:
             raise Failed(f"the loss of step {number} is {a:.9g} eagerly and {b:.9g} replayed")
     for name, value in state.items():
         if not torch.equal(value, other[name]):
-            raise Failed(f"{name} differs after {context.replayed_steps} steps")
-    if not context.sheet.capture.inference_off_reason:
-        _replay_inference(context)
-    return f"{counts.replayed} of {context.replayed_steps} steps replayed, losses and weights equal bit for bit"
+            raise Failed(f"{name} differs after {count} steps{', a part of the network frozen' if frozen else ''}")
+    return manager.counts
+
+
+def _train(
+    context: Context, count: int, capture: bool, frozen: bool
+) -> tuple[list[float], dict[str, torch.Tensor], Captured | None]:
+    """Losses, weights at the end, and the manager of recordings if there was one."""
+    who = context.build()
+    network = who.network.train()
+    if frozen:
+        for parameter in list(network.parameters())[: len(list(network.parameters())) // 4]:
+            parameter.requires_grad_(False)
+    step = TrainStep(network, who.sheet.loss, who.sheet.input)
+    manager = Captured(network, Replay(), who.sheet.capture) if capture else None
+    step.region = manager or step.region
+    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=1e-4, momentum=0.9)
+    python, losses, seen = network.region, [], Counter[int]()
+    for number in range(count):
+        boxes = [3, 1, 0] if number % OTHER == OTHER - 1 else [3, 1]
+        recorded = manager is not None and seen[len(boxes)] >= SEEN
+        network.region = _raises if recorded else python  # type: ignore[method-assign, assignment]
+        batch = who.batch(boxes, context.imgsz, seed=number)
+        total = step(batch).total
+        total.backward()
+        losses.append(float(total.detach()))
+        seen[len(boxes)] += 1
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        if number == count // 2:
+            network.region = python  # type: ignore[method-assign]
+            with torch.no_grad():
+                network.eval()(prepare(batch.images, who.sheet.input))
+            network.train()
+    return losses, {k: v.clone() for k, v in network.state_dict().items()}, manager
 
 
 def _replay_inference(context: Context) -> None:
