@@ -35,21 +35,15 @@ MORE: dict[str, dict[str, Any]] = {
 def worker(file: Path) -> None:
     """One process of a run: train, and leave the loss of each step as this rank saw it."""
     import torch
+    from step_losses import step_losses
 
     from libreyolo import LibreYOLO
-    from libreyolo_core.engine import trainer
 
-    job, steps = json.loads(file.read_text()), []
-
-    class Recorded(trainer.LossLog):
-        def add(self, terms: Any, *rest: Any) -> None:
-            steps.append(float(terms.total.detach()))
-            super().add(terms, *rest)
-
-    trainer.LossLog = Recorded  # type: ignore[misc]
+    job = json.loads(file.read_text())
     torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
     model = LibreYOLO(job["model"], pretrained=False, device="cpu")
-    model.train(**job["settings"])
+    with step_losses() as steps:
+        model.train(**job["settings"])
     (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
 
 

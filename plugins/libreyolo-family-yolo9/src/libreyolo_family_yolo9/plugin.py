@@ -143,7 +143,7 @@ YOLO9 = Family(
             ),
             changes=(Change(TAIL, {"augment.mosaic.p": 0.0, "augment.mixup.p": 0.0}),),
             loss=Loss("libreyolo_family_yolo9.loss:YOLO9Loss", static=True, box=7.5, dfl=1.5, cls=0.5, aux=0.25),
-            post=Post("topk", nms=True, conf=0.25, iou=0.45, max_det=300, val_conf=0.001, val_iou=0.65),
+            post=Post("topk", nms=True, conf=0.25, iou=0.45, max_det=300, val_conf=0.001, val_iou=0.6),
             capture=Capture("network", numerics="exact"),
             precision=Precision(
                 amp=True, dtype="float16", why="trained in float16 as published; boxes and loss are computed in float32"
