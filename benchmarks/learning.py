@@ -53,12 +53,13 @@ RUNS: dict[str, dict] = {
         },
     },
     "dfine": {
-        "model": "dfine-n",
+        "model": "dfine-s",
         "metric": "metrics/mAP50",
         "curve": True,
         "settings": {
-            "data": "treecrowns", "imgsz": 320, "epochs": 60, "batch": 4, "zoom_out_prob": 0, "eval_interval": 5,
-            "flip_vertical_prob": 0.5, **SHORT, **FROM_ABOVE,
+            "data": "treecrowns", "imgsz": 256, "epochs": 60, "batch": 4, "lr0": 4e-4, "zoom_out_prob": 0,
+            "iou_crop_prob": 0, "multi_scale": 0.0, "flip_vertical_prob": 0.5, "workers": 0, "eval_interval": 5,
+            **SHORT, **FROM_ABOVE,
         },
     },
     "fomo": {
