@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -16,9 +18,9 @@ SMALL_SHARD = 16
 
 
 class SummedBatchNorm(_BatchNorm):
-    """Batch statistics over all ranks by two sums (mean, then centred squares), for devices on which
-    ``torch.nn.SyncBatchNorm`` does not run. State dict and evaluation are those of BatchNorm. Statistics are taken in
-    float64, so that how a batch is shared makes no difference that a deep network could amplify."""
+    """Batch statistics over all ranks (Ioffe and Szegedy, 2015, algorithm 1, summed over ranks), for devices on
+    which ``torch.nn.SyncBatchNorm`` does not run. State dict and evaluation are those of BatchNorm. What is summed over
+    images is summed in float64, so that how a batch is shared makes no difference that a deep network could amplify."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -31,20 +33,9 @@ class SummedBatchNorm(_BatchNorm):
             return functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
-        x = input.double()
-        axes = [0, *range(2, x.dim())]
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        count = torch.full((1,), x.numel() / x.shape[1], device=x.device, dtype=x.dtype)
-        sums = all_sum(torch.cat([x.sum(axes), count]))
-        total = sums[-1].detach()
-        mean = sums[:-1] / total
-        centred = x - mean.reshape(shape)
-        var = all_sum(centred.square().sum(axes)) / total
-        self._follow(mean.detach(), var.detach(), total)
-        out = (centred * torch.rsqrt(var + self.eps).reshape(shape)).to(input.dtype)
-        if self.weight is not None:
-            out = torch.addcmul(self.bias.reshape(shape), out, self.weight.reshape(shape))
-        return out.to(input.dtype)
+        out, mean, var, count = _Normalise.apply(input, self.weight, self.bias, self.eps)
+        self._follow(mean, var, count)
+        return out  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
@@ -56,30 +47,68 @@ class SummedBatchNorm(_BatchNorm):
         self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), share)
 
 
-class _AllSum(torch.autograd.Function):
-    """The sum over ranks; so is its gradient, since every rank's loss depends on the total."""
+class _Normalise(torch.autograd.Function):
+    """One collective operation each way: two sums per channel, and the number of values."""
 
     @staticmethod
-    def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[override]
-        total = value.clone()
-        _reduce(total)
-        return total
+    def forward(  # type: ignore[override]
+        ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x = _at_least_float32(input)
+        axes, channels = [0, *range(2, x.dim())], x.shape[1]
+        count = torch.full((1,), x.numel() / channels, device=x.device, dtype=torch.float64)
+        sums = torch.cat([_summed(x, axes), _summed(x.square(), axes), count])
+        _reduce(sums)
+        count = sums[-1]
+        mean = sums[:channels] / count
+        var = (sums[channels:-1] / count - mean.square()).clamp(min=0)
+        scale = torch.rsqrt(var + eps) if weight is None else torch.rsqrt(var + eps) * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        ctx.save_for_backward(input, weight, mean, var, count)
+        ctx.eps, ctx.has_bias = eps, bias is not None
+        ctx.mark_non_differentiable(mean, var, count)
+        return torch.addcmul(_wide(shift, x), x, _wide(scale, x)).to(input.dtype), mean, var, count
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        total = gradient.contiguous().clone()
-        _reduce(total)
-        return total
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        input, weight, mean, var, count = ctx.saved_tensors
+        x, g = _at_least_float32(input), _at_least_float32(gradient)
+        axes = [0, *range(2, x.dim())]
+        inverse = torch.rsqrt(var + ctx.eps)
+        of_bias = _summed(g, axes)
+        of_weight = inverse * (_summed(g * x, axes) - mean * of_bias)
+        sums = torch.cat([of_bias, of_weight])
+        _reduce(sums)  # every rank's loss depends on the statistics of all
+        mean_g, mean_gx = (sums / count).chunk(2)
+        scale = inverse if weight is None else inverse * weight
+        slope = -scale * inverse * mean_gx
+        shift = -scale * mean_g - slope * mean
+        out = torch.addcmul(torch.addcmul(_wide(shift, x), x, _wide(slope, x)), g, _wide(scale, x))
+        return (
+            out.to(input.dtype),
+            None if weight is None else of_weight.to(weight.dtype),
+            of_bias.to(gradient.dtype if weight is None else weight.dtype) if ctx.has_bias else None,
+            None,
+        )
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _summed(x: Tensor, axes: list[int]) -> Tensor:
+    return x.sum(axes, dtype=torch.float64)
+
+
+def _wide(of_channel: Tensor, x: Tensor) -> Tensor:
+    """[C] as it broadcasts over [N, C, ...]."""
+    return of_channel.to(x.dtype).reshape(1, -1, *[1] * (x.dim() - 2))
 
 
 def _reduce(value: Tensor) -> None:
     if dist.is_initialized():  # one process alone sums over itself
         dist.all_reduce(value)
-
-
-def all_sum(value: Tensor) -> Tensor:
-    """The sum of ``value`` over all ranks, differentiable."""
-    return _AllSum.apply(value)  # type: ignore[no-any-return]
 
 
 def synchronise_norms(network: nn.Module, device: torch.device) -> int:

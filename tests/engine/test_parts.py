@@ -1,5 +1,6 @@
 """Optimizer groups, average, precision, devices, the log of losses."""
 
+import copy
 import logging
 import math
 from dataclasses import replace
@@ -13,6 +14,7 @@ from libreyolo_core.engine.ema import Average
 from libreyolo_core.engine.losslog import LossLog
 from libreyolo_core.engine.optimizer import build_optimizer, freeze, frozen_norms, kinds
 from libreyolo_core.engine.precision import MOST_SKIPPED, Mode, Scaler, choose_mode
+from libreyolo_core.engine.sync_bn import SummedBatchNorm, synchronise_norms
 from libreyolo_core.errors import ConfigError, DeviceError, TrainingError
 from libreyolo_core.family import AdamW, Ema, Group
 from libreyolo_core.losses import LossTerms, float32_island
@@ -178,3 +180,22 @@ def test_a_float32_island_computes_in_float32_inside_autocast():
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert area({"b": [torch.full((4, 4), 700.0, dtype=torch.bfloat16)]}) == torch.float32
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("shape", [(6, 5), (2, 5, 9), (4, 5, 7, 6)], ids=["rows", "sequence", "maps"])
+def test_batch_norm_over_ranks_is_batch_norm_where_there_is_one(shape, affine):
+    kind = torch.nn.BatchNorm2d if len(shape) == 4 else torch.nn.BatchNorm1d
+    ours = torch.nn.Sequential(kind(5, affine=affine)).double()
+    reference = copy.deepcopy(ours)
+    assert synchronise_norms(ours, torch.device("cpu")) == 1 and isinstance(ours[0], SummedBatchNorm)
+    generator = torch.Generator().manual_seed(0)
+    x, g = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    inputs = [(3 + 2 * x).requires_grad_() for _ in range(2)]
+    outputs = [m(i) for m, i in zip((ours, reference), inputs, strict=True)]
+    for output in outputs:
+        output.backward(g)
+    pairs = [outputs, [i.grad for i in inputs], *zip(ours.buffers(), reference.buffers(), strict=True)]
+    pairs += [(p.grad, q.grad) for p, q in zip(ours.parameters(), reference.parameters(), strict=True)]
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
