@@ -19,8 +19,8 @@ SMALL_SHARD = 16
 
 class SummedBatchNorm(_BatchNorm):
     """Batch statistics over all ranks (Ioffe and Szegedy, 2015, algorithm 1, summed over ranks), for devices on
-    which ``torch.nn.SyncBatchNorm`` does not run. State dict and evaluation are those of BatchNorm. What is summed over
-    images is summed in float64, so that how a batch is shared makes no difference that a deep network could amplify."""
+    which ``torch.nn.SyncBatchNorm`` does not run. State dict and evaluation are those of BatchNorm. Sums over images
+    are float64, so that how a batch is shared makes no difference that a deep network could amplify."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -55,9 +55,9 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x = _at_least_float32(input)
-        axes, channels = [0, *range(2, x.dim())], x.shape[1]
+        channels = x.shape[1]
         count = torch.full((1,), x.numel() / channels, device=x.device, dtype=torch.float64)
-        sums = torch.cat([_summed(x, axes), _summed(x.square(), axes), count])
+        sums = torch.cat([_summed(x), _summed(x.square()), count])
         _reduce(sums)
         count = sums[-1]
         mean = sums[:channels] / count
@@ -74,10 +74,9 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         input, weight, mean, var, count = ctx.saved_tensors
         x, g = _at_least_float32(input), _at_least_float32(gradient)
-        axes = [0, *range(2, x.dim())]
         inverse = torch.rsqrt(var + ctx.eps)
-        of_bias = _summed(g, axes)
-        of_weight = inverse * (_summed(g * x, axes) - mean * of_bias)
+        of_bias = _summed(g)
+        of_weight = inverse * (_summed(g * x) - mean * of_bias)
         sums = torch.cat([of_bias, of_weight])
         _reduce(sums)  # every rank's loss depends on the statistics of all
         mean_g, mean_gx = (sums / count).chunk(2)
@@ -97,8 +96,10 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _summed(x: Tensor, axes: list[int]) -> Tensor:
-    return x.sum(axes, dtype=torch.float64)
+def _summed(x: Tensor) -> Tensor:
+    """[N, C, ...] to [C]: float32 within an image, which is never shared, and float64 over images."""
+    each = x.sum(list(range(2, x.dim()))) if x.dim() > 2 else x
+    return each.sum(0, dtype=torch.float64)
 
 
 def _wide(of_channel: Tensor, x: Tensor) -> Tensor:
