@@ -188,3 +188,13 @@ def test_standard_output_is_back_after_a_failure(capfd):
     print("here", flush=True)
     os.write(1, b"and here\n")
     assert capfd.readouterr().out == "here\nand here\n"
+
+
+@pytest.mark.parametrize(("rank", "prints"), [("0", True), ("1", False)])
+def test_of_a_launched_job_rank_0_prints_the_answer(run, heavy, monkeypatch, rank, prints):
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    out = run("train", "model=toy-a", "data=x", "--json")
+    assert out.exit_code == 0
+    assert (out.stdout == "") != prints
+    assert not prints or json.loads(out.stdout)["metrics"]
