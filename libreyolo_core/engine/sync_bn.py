@@ -48,7 +48,8 @@ class SummedBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """One collective operation each way: two sums per channel, and the number of values."""
+    """[N, C, ...] to the same, with mean and variance (float64 [C]) and the number of values per channel (float64 [])
+    over all ranks. One collective operation each way."""
 
     @staticmethod
     def forward(  # type: ignore[override]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from libreyolo_core.data.batch import prepare
-from libreyolo_core.engine.capture import SEEN, Captured, Counts, Replay
+from libreyolo_core.engine.capture import SEEN, Captured, Replay
 from libreyolo_core.engine.inference import Forward, tensors_of
 from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.testing.context import Context, Failed, NotRun
@@ -25,28 +25,30 @@ def replay(context: Context) -> str:
     if context.sheet.capture.off_reason:
         raise NotRun(f"no region: {context.sheet.capture.off_reason}")
     count = context.replayed_steps
-    shapes = 1 + (count // OTHER >= SEEN)
-    counts = _compare(context, count, frozen=False)
-    eager = (SEEN - 1) + min(SEEN - 1, count // OTHER)
-    if (counts.captured, counts.replayed, counts.eager) != (shapes, count - eager, eager):
-        raise Failed(f"{counts.captured} captured, {counts.replayed} replayed; " + "; ".join(counts.reasons))
+    replayed = _compare(context, count, frozen=False)
     _compare(context, SEEN + 1, frozen=True)
     if not context.sheet.capture.inference_off_reason:
         _replay_inference(context)
-    return f"{counts.replayed} of {count} steps replayed, losses and weights equal bit for bit"
+    return f"{replayed} of {count} steps replayed, losses and weights equal bit for bit"
 
 
-def _compare(context: Context, count: int, *, frozen: bool) -> Counts:
-    """Train eagerly and with recordings; returns what the second did."""
+def _compare(context: Context, count: int, *, frozen: bool) -> int:
+    """Train eagerly and with recordings; returns how many steps were replayed."""
     (eager, state, _), (replayed, other, manager) = (_train(context, count, c, frozen) for c in (False, True))
     assert manager is not None
+    others = count // OTHER
+    python = min(SEEN - 1, count - others) + min(SEEN - 1, others)
+    wanted = (1 + (others >= SEEN), count - python, python)
+    counts = manager.counts
+    if (counts.captured, counts.replayed, counts.eager) != wanted:
+        raise Failed(f"{counts.captured} captured, {counts.replayed} replayed; " + "; ".join(counts.reasons))
     for number, (a, b) in enumerate(zip(eager, replayed, strict=True)):
         if a != b:
             raise Failed(f"the loss of step {number} is {a:.9g} eagerly and {b:.9g} replayed")
     for name, value in state.items():
         if not torch.equal(value, other[name]):
             raise Failed(f"{name} differs after {count} steps{', a part of the network frozen' if frozen else ''}")
-    return manager.counts
+    return counts.replayed
 
 
 def _train(
@@ -55,13 +57,14 @@ def _train(
     """Losses, weights at the end, and the manager of recordings if there was one."""
     who = context.build()
     network = who.network.train()
+    parameters = list(network.parameters())
     if frozen:
-        for parameter in list(network.parameters())[: len(list(network.parameters())) // 4]:
+        for parameter in parameters[: len(parameters) // 4]:
             parameter.requires_grad_(False)
     step = TrainStep(network, who.sheet.loss, who.sheet.input)
     manager = Captured(network, Replay(), who.sheet.capture) if capture else None
     step.region = manager or step.region
-    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=1e-4, momentum=0.9)
+    optimizer = torch.optim.SGD([p for p in parameters if p.requires_grad], lr=1e-4, momentum=0.9)
     python, losses, seen = network.region, [], Counter[int]()
     for number in range(count):
         boxes = [3, 1, 0] if number % OTHER == OTHER - 1 else [3, 1]
