@@ -179,6 +179,11 @@ class TrainArgs:
         None, "Augmentation policy.", choices=("", "randaugment", "autoaugment", "augmix"), path="augment.auto.policy"
     )
 
+    auxiliary: bool | None = arg(
+        None,
+        "Train with the branch that serves training alone, where the family has one.",
+        path="training.auxiliary",
+    )
     loss: str = arg("default", "Loss by name; plugins may add some for any family.")
     amp: bool | None = arg(None, "Mixed precision.", path="precision.amp")
     amp_dtype: str | None = arg(

@@ -368,8 +368,9 @@ class Task:
 
     Args:
         training: keywords of the network's constructor that hold while training only, for modules that inference
-            drops, e.g. ``{"auxiliary": True}``. Their keys are ``checkpoint.training_only``: best weights are written
-            without them, ``last.pt`` with them. The parameter counts of the sizes are those without.
+            drops, e.g. ``{"auxiliary": True}``, which the training argument of that name overrides. Their keys are
+            ``checkpoint.training_only``: best weights are written without them, ``last.pt`` with them. The parameter
+            counts of the sizes are those without.
         unused: patterns of parameter names that never get a gradient.
         model: keywords of the network's constructor common to all sizes.
     """

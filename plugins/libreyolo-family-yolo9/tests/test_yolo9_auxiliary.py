@@ -16,6 +16,24 @@ AUXILIARY = ("aux_box", "aux_dfl", "aux_cls")
 
 
 @pytest.fixture
+def squares(tmp_path):
+    """Arguments of a quick training on two photos of squares."""
+    for split in ("train", "val"):
+        for kind in ("images", "labels"):
+            (tmp_path / kind / split).mkdir(parents=True)
+        for i in range(2):
+            photo = np.full((64, 64, 3), 60, np.uint8)
+            photo[16:48, 8:40] = 220
+            cv2.imwrite(str(tmp_path / "images" / split / f"{i}.png"), photo)
+            (tmp_path / "labels" / split / f"{i}.txt").write_text("0 0.375 0.5 0.5 0.5\n")
+    (tmp_path / "data.yaml").write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [square]\n")
+    return {
+        "data": str(tmp_path / "data.yaml"), "imgsz": 64, "batch": 2, "workers": 0, "plots": False, "device": "cpu",
+        "project": str(tmp_path / "runs"),
+    }  # fmt: skip
+
+
+@pytest.fixture
 def network(build):
     """A network with its auxiliary branch."""
     return build("t", nc=3, auxiliary=True).train()
@@ -101,22 +119,21 @@ def test_weights_with_and_without_it_load_both_ways(build, network):
     assert report.unexpected == () and all(k.startswith("aux") for k in report.missing)
 
 
-def test_a_run_keeps_it_in_the_last_weights_alone_and_a_resume_goes_on_with_it(tmp_path):
-    for split in ("train", "val"):
-        for kind in ("images", "labels"):
-            (tmp_path / kind / split).mkdir(parents=True)
-        for i in range(2):
-            photo = np.full((64, 64, 3), 60, np.uint8)
-            photo[16:48, 8:40] = 220
-            cv2.imwrite(str(tmp_path / "images" / split / f"{i}.png"), photo)
-            (tmp_path / "labels" / split / f"{i}.txt").write_text("0 0.375 0.5 0.5 0.5\n")
-    (tmp_path / "data.yaml").write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: [square]\n")
+def test_a_run_keeps_it_in_the_last_weights_alone_and_a_resume_goes_on_with_it(squares):
     model = LibreYOLO("yolo9-t", pretrained=False, device="cpu")
-    quick = {"imgsz": 64, "batch": 2, "workers": 0, "plots": False, "device": "cpu", "project": str(tmp_path / "runs")}
-    folder = model.train(data=str(tmp_path / "data.yaml"), epochs=1, **quick).save_dir / "weights"
+    folder = model.train(epochs=1, **squares).save_dir / "weights"
     with_it = {f: any(k.startswith("aux") for k in read(folder / f"{f}.pt").state) for f in ("best", "last")}
     assert with_it == {"best": False, "last": True}
     before = read(folder / "last.pt").state["aux_head.cv3.0.2.bias"]
     LibreYOLO(folder / "last.pt", device="cpu").train(resume=str(folder / "last.pt"), epochs=2)
     after = read(folder / "last.pt").state["aux_head.cv3.0.2.bias"]
     assert not torch.equal(before, after) and (before - after).abs().max() < 1
+
+
+def test_a_run_can_do_without_it_and_a_resume_then_does_too(squares, build):
+    model = LibreYOLO("yolo9-t", pretrained=False, device="cpu")
+    folder = model.train(epochs=1, auxiliary=False, **squares).save_dir
+    LibreYOLO(folder / "weights/last.pt", device="cpu").train(resume=str(folder / "weights/last.pt"), epochs=2)
+    assert set(read(folder / "weights/last.pt").state) == set(build("t", nc=1).state_dict())
+    columns, *rows = (folder / "results.csv").read_text().splitlines()
+    assert len(rows) == 2 and "train/box" in columns and "aux" not in columns
