@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import PurePath
 from typing import Any, TextIO
 
-LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun and its like set for every process of a job."""
+from libreyolo_core.launcher import launched
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Answer:
 
     def show(self, *, as_json: bool) -> None:
         """Print to standard output; of a job that torchrun started, rank 0 does."""
-        if all(name in os.environ for name in LAUNCHED) and os.environ["RANK"] != "0":
+        if launched() and os.environ["RANK"] != "0":
             return
         if as_json:
             print_json(self.document)

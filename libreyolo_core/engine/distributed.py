@@ -25,13 +25,6 @@ log = logging.getLogger("libreyolo")
 T = TypeVar("T")
 TIMEOUT_S = 3 * 60 * 60
 """How long a collective waits for the other ranks; ``LIBREYOLO_DIST_TIMEOUT`` (seconds) overrides."""
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What a launcher (torchrun, SLURM, Kubernetes) sets for every process."""
-
-
-def launched() -> bool:
-    """Whether a launcher started this process as one of several."""
-    return all(name in os.environ for name in VARIABLES)
 
 
 def timeout_s() -> float:

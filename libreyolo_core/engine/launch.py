@@ -31,6 +31,7 @@ from libreyolo_core.engine.request import request
 from libreyolo_core.engine.run import train_here
 from libreyolo_core.engine.rundir import quiet_unless_first
 from libreyolo_core.errors import ConfigError, LibreYOLOError, TrainingError, UsageError
+from libreyolo_core.launcher import launched
 from libreyolo_core.losses import Ranks
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ UNGUARDED = (
 
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
-    if distributed.launched():
+    if launched():
         wanted = request(model, elastic.resumed(given), restarted=elastic.restarts() > 0)
         world = distributed.World.join(wanted.resolved.args.device)
         try:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libreyolo_core.engine.device import one_device
-from libreyolo_core.engine.distributed import launched
 from libreyolo_core.errors import TrainingError, UsageError
+from libreyolo_core.launcher import launched
 from libreyolo_core.profiler import NAME, PROJECT, UNUSED
 from libreyolo_core.profiler.measuring import Profiler
 from libreyolo_core.profiler.record import Profile
