@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from libreyolo_core.targets import BoxTargets
-from libreyolo_kit_detr.boxes import relative_cxcywh
 from libreyolo_kit_detr.decoder import DecoderLayer
-from libreyolo_kit_detr.denoising import attention_mask, denoising_queries
 from libreyolo_kit_detr.layers import MLP, ConvNorm
-from libreyolo_kit_detr.queries import LOGIT_EPS, anchor_logits, best_rows, take_rows
+from libreyolo_kit_detr.queries import LOGIT_EPS
+from libreyolo_kit_detr.query_decoder import QueryDecoder
 from libreyolo_kit_detr.transformer import to_tokens
 
 DIM = 256
 LEVELS = 3
-PRIOR = 0.01
 
 
 class Layers(nn.Module):
@@ -28,7 +24,7 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(DIM) for _ in range(count))
 
 
-class RTDETRDecoder(nn.Module):
+class RTDETRDecoder(QueryDecoder):
     """Query selection, denoising queries, decoder layers and their heads.
 
     Args:
@@ -37,8 +33,7 @@ class RTDETRDecoder(nn.Module):
     """
 
     def __init__(self, nc: int, c_in: int, *, layers: int, eval_layer: int, queries: int, denoising: int) -> None:
-        super().__init__()
-        self.nc, self.queries, self.denoising = nc, queries, denoising
+        super().__init__(nc, queries=queries, denoising=denoising)
         self.eval_layer = eval_layer % layers
         self.input_proj = nn.ModuleList(ConvNorm(c_in, DIM, 1) for _ in range(LEVELS))
         self.decoder = Layers(layers)
@@ -52,18 +47,13 @@ class RTDETRDecoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Boxes start at their references, scores at ``PRIOR``."""
+        """Boxes start at their references, scores at their prior."""
         for head in (self.enc_bbox_head, *self.dec_bbox_head):
             nn.init.zeros_(head.layers[-1].weight)
             nn.init.zeros_(head.layers[-1].bias)
         for linear in (self.enc_output[0], *self.query_pos_head.layers):
             nn.init.xavier_uniform_(linear.weight)
         self.reset_scores()
-
-    def reset_scores(self) -> None:
-        """Every class score starts at ``PRIOR``."""
-        for head in (self.enc_score_head, *self.dec_score_head):
-            nn.init.constant_(head.bias, -math.log((1 - PRIOR) / PRIOR))
 
     def forward(
         self,
@@ -88,32 +78,15 @@ class RTDETRDecoder(nn.Module):
         if not self.training:
             return self.refine(content, reference, memory, shapes)
 
-        outputs, dn, may_attend = {}, 0, None
-        if targets is not None:
-            outputs["truth"] = truth = relative_cxcywh(targets.boxes, image_size)
-        if targets is not None and draw is not None and self.denoising > 0 and targets.most > 0:
-            noisy = denoising_queries(
-                truth,
-                targets.labels,
-                targets.valid,
-                draw,
-                most=targets.most,
-                queries=self.denoising,
-                classes=self.nc,
-            )
-            dn = noisy.labels.shape[1]
-            may_attend = attention_mask(targets.most, noisy.groups, content.shape[1], content.device)
-            content = torch.cat((self.denoising_class_embed(noisy.labels), content), 1)  # [N, D + Q, C]
-            reference = torch.cat((noisy.box_logits, reference), 1)
-        else:
-            # Every parameter takes part in every step, so that all ranks reduce the same gradients.
-            content = content + 0 * self.denoising_class_embed.weight.sum()
-
-        logits, boxes = self.refine_all(content, reference, memory, shapes, may_attend)  # [L, N, D + Q, ...]
+        start = self.with_denoising(content, reference, image_size, targets, draw)
+        outputs = {} if start.truth is None else {"truth": start.truth}
+        logits, boxes = self.refine_all(
+            start.content, start.reference, memory, shapes, start.may_attend
+        )  # [L, N, D + Q, ...]
         for name, layers, first in (("logits", logits, chosen[0]), ("boxes", boxes, chosen[1].sigmoid())):
-            noisy_part, part = layers.split((dn, layers.shape[2] - dn), 2)
+            noisy_part, part = layers.split((start.noisy, layers.shape[2] - start.noisy), 2)
             outputs[name] = torch.cat((part[-1:], part[:-1], first[None]))  # final layer, earlier layers, encoder
-            if dn:
+            if start.noisy:
                 outputs["dn_" + name] = noisy_part
         return outputs
 
@@ -121,18 +94,6 @@ class RTDETRDecoder(nn.Module):
         """All cells of all maps, [N, S, C], and the maps' (height, width)."""
         projected = [project(x) for project, x in zip(self.input_proj, maps, strict=True)]
         return torch.cat([to_tokens(x) for x in projected], 1), [(x.shape[2], x.shape[3]) for x in projected]
-
-    def select(self, memory: Tensor, shapes: list[tuple[int, int]]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """The most promising cells: content and reference (box logits), both detached, and (logits, box logits)."""
-        anchors, valid = anchor_logits(shapes, memory.device)
-        # Cells without a valid anchor are blanked for selection only; cross-attention reads them.
-        candidates = self.enc_output(torch.where(valid, memory, 0))
-        logits = self.enc_score_head(candidates)  # [N, S, nc]
-        index = best_rows(logits, self.queries)
-        content = take_rows(candidates, index)
-        boxes = self.enc_bbox_head(content) + anchors[index]  # [N, Q, 4]
-        chosen = (take_rows(logits, index) if self.training else logits, boxes)
-        return content.detach(), boxes.detach(), chosen
 
     def refine(self, x: Tensor, reference: Tensor, memory: Tensor, shapes: list[tuple[int, int]]) -> dict[str, Tensor]:
         """The answer of the evaluation layer, computing nothing beyond it."""

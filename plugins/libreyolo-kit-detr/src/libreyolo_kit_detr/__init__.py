@@ -3,7 +3,8 @@
     layers, presnet, hgnetv2     convolutions and backbones
     encoder, elan_encoder        hybrid encoders; transformer: the attention inside
     deformable, decoder          deformable cross-attention and the decoder layer around it
-    queries, denoising           anchors, query selection, denoising queries
+    queries, denoising           anchors and the choice among them, denoising queries
+    query_decoder, network       bases of a decoder and of a network
     matcher, criterion, scores   Hungarian matching and the set losses
     fdr, fdr_decoder             boxes as distributions of their edges (D-FINE), and the decoder that refines them
     fdr_criterion                the set loss for those
@@ -20,16 +21,20 @@ from libreyolo_kit_detr.encoder import HybridEncoder
 from libreyolo_kit_detr.fdr_criterion import FDRCriterion
 from libreyolo_kit_detr.fdr_decoder import FDRDecoder
 from libreyolo_kit_detr.hgnetv2 import HGNetV2
+from libreyolo_kit_detr.network import DetectionTransformer
 from libreyolo_kit_detr.presnet import PResNet
+from libreyolo_kit_detr.query_decoder import QueryDecoder
 
 __all__ = [
     "DecoderLayer",
     "DeformableAttention",
+    "DetectionTransformer",
     "ElanEncoder",
     "FDRCriterion",
     "FDRDecoder",
     "HGNetV2",
     "HybridEncoder",
     "PResNet",
+    "QueryDecoder",
     "SetCriterion",
 ]

@@ -3,7 +3,6 @@ among the maps' cells, predict an initial box each, then refine the distribution
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -13,21 +12,18 @@ from torch.nn import functional as F
 
 from libreyolo_core.targets import BoxTargets
 from libreyolo_kit_detr import fdr
-from libreyolo_kit_detr.boxes import relative_cxcywh
 from libreyolo_kit_detr.decoder import FLOAT16_MAX
 from libreyolo_kit_detr.deformable import DeformableSampling, split_heads
-from libreyolo_kit_detr.denoising import attention_mask, denoising_queries
 from libreyolo_kit_detr.layers import MLP, Activation, ConvNorm, keep_layout
-from libreyolo_kit_detr.queries import LOGIT_EPS, anchor_logits, best_rows, take_rows
+from libreyolo_kit_detr.queries import LOGIT_EPS
+from libreyolo_kit_detr.query_decoder import QueryDecoder
 from libreyolo_kit_detr.transformer import SelfAttention, to_tokens
 
-PRIOR = 0.01
-"""What every class score starts at."""
 POSITION_LIMIT = 10.0
 HEADS = 8
 
 
-class FDRDecoder(nn.Module):
+class FDRDecoder(QueryDecoder):
     """Query selection, denoising queries, decoder layers and their heads.
 
     Args:
@@ -54,8 +50,7 @@ class FDRDecoder(nn.Module):
         denoising: int = 100,
         act: Activation = F.relu,
     ) -> None:
-        super().__init__()
-        self.nc, self.queries, self.denoising = nc, queries, denoising
+        super().__init__(nc, queries=queries, denoising=denoising, mirror=True)
         self.up = nn.Parameter(torch.tensor([0.5]), requires_grad=False)
         self.reg_scale = nn.Parameter(torch.tensor([float(reg_scale)]), requires_grad=False)
         self.input_proj = nn.ModuleList(ConvNorm(c_in, dim) if c_in != dim else nn.Identity() for _ in points)
@@ -71,18 +66,13 @@ class FDRDecoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Boxes start at their references, distributions flat, scores at ``PRIOR``."""
+        """Boxes start at their references, distributions flat, scores at their prior."""
         for head in (self.enc_bbox_head, self.pre_bbox_head, *self.dec_bbox_head):
             nn.init.zeros_(head.layers[-1].weight)
             nn.init.zeros_(head.layers[-1].bias)
         for linear in (self.enc_output.proj, *self.query_pos_head.layers):
             nn.init.xavier_uniform_(linear.weight)
         self.reset_scores()
-
-    def reset_scores(self) -> None:
-        """Every class score starts at ``PRIOR``."""
-        for head in (self.enc_score_head, *self.dec_score_head):
-            nn.init.constant_(head.bias, -math.log((1 - PRIOR) / PRIOR))
 
     def forward(
         self,
@@ -103,56 +93,26 @@ class FDRDecoder(nn.Module):
             queries has as many queries as cells.
         """
         maps = [keep_layout(project(x)) for project, x in zip(self.input_proj, maps, strict=True)]
-        content, reference, chosen = self.select(maps)  # [N, Q, C], [N, Q, 4]
+        memory = torch.cat([to_tokens(x) for x in maps], 1)  # [N, S, C]
+        content, reference, chosen = self.select(memory, [(x.shape[2], x.shape[3]) for x in maps])
         values = [split_heads(x, HEADS) for x in maps]
         bins = fdr.bin_values(self.up, self.reg_scale)
         if not self.training:
             return self.refine(content, reference, values, bins)
 
         outputs = {"bins": bins, "reg_scale": self.reg_scale.detach()}
-        dn, may_attend = 0, None
-        if targets is not None:
-            outputs["truth"] = truth = relative_cxcywh(targets.boxes, image_size)
-        if targets is not None and draw is not None and self.denoising > 0 and targets.most > 0:
-            noisy = denoising_queries(
-                truth,
-                targets.labels,
-                targets.valid,
-                draw,
-                most=targets.most,
-                queries=self.denoising,
-                classes=self.nc,
-                mirror=True,
-            )
-            dn = noisy.labels.shape[1]
-            may_attend = attention_mask(targets.most, noisy.groups, content.shape[1], content.device)
-            content = torch.cat((self.denoising_class_embed(noisy.labels), content), 1)  # [N, D + Q, C]
-            reference = torch.cat((noisy.box_logits, reference), 1)
-        else:
-            # Every parameter takes part in every step, so that all ranks reduce the same gradients.
-            content = content + 0 * self.denoising_class_embed.weight.sum()
-
-        refined = self.refine_all(content, reference, values, bins, may_attend)
+        start = self.with_denoising(content, reference, image_size, targets, draw)
+        if start.truth is not None:
+            outputs["truth"] = start.truth
+        refined = self.refine_all(start.content, start.reference, values, bins, start.may_attend)
         for name, sets in refined.items():  # the queries are the axis before the last
-            parts = sets.split((dn, sets.shape[-2] - dn), -2)
+            parts = sets.split((start.noisy, sets.shape[-2] - start.noisy), -2)
             outputs[name] = parts[1]
-            if dn:
+            if start.noisy:
                 outputs["dn_" + name] = parts[0]
         outputs["logits"] = torch.cat((outputs["logits"], chosen[0][None]))
         outputs["boxes"] = torch.cat((outputs["boxes"], chosen[1].sigmoid()[None]))
         return outputs
-
-    def select(self, maps: list[Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """The most promising cells: content and reference (box logits), both detached, and (logits, box logits)."""
-        anchors, valid = anchor_logits([(x.shape[2], x.shape[3]) for x in maps], maps[0].device)
-        memory = torch.cat([to_tokens(x) for x in maps], 1)  # [N, S, C]
-        # Cells without a valid anchor are blanked for selection only; cross-attention reads them.
-        candidates = self.enc_output(torch.where(valid, memory, 0))
-        logits = self.enc_score_head(candidates)  # [N, S, nc]
-        index = best_rows(logits, self.queries)
-        content = take_rows(candidates, index)
-        boxes = self.enc_bbox_head(content).float() + anchors[index]  # [N, Q, 4]
-        return content.detach(), boxes.detach(), (take_rows(logits, index) if self.training else logits, boxes)
 
     def position(self, boxes: Tensor) -> Tensor:
         """Position codes [N, Q, C] of reference boxes [N, Q, 4]."""
