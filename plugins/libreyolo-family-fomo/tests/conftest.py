@@ -5,18 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from libreyolo_core.testing.fixtures import one_thread  # noqa: F401
 from libreyolo_core.testing.reference import Reference
 from libreyolo_family_fomo.network import FOMO
 from libreyolo_family_fomo.plugin import FOMO as FAMILY
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Inputs of 96 pixels leave a second thread nothing to do but wait for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
