@@ -30,6 +30,7 @@ def arg(
     high: float | None = None,
     choices: tuple[Any, ...] = (),
     path: str = "",
+    needs: str = "",
     also: tuple[Any, ...] = (),
     example: str = "",
     python_only: bool = False,
@@ -40,11 +41,12 @@ def arg(
         low, high: inclusive range of numbers (of each number of a tuple).
         choices: the only values allowed.
         path: place in the data sheet, alternatives joined by ``|`` (the first that exists counts).
+        needs: place in the data sheet that must be true, else the argument is one the family does not offer.
         also: special values outside the range, e.g. ``batch=-1``.
         python_only: cannot be given on a command line.
     """
-    meta = {"help": help, "low": low, "high": high, "choices": choices, "path": path, "also": also, "example": example}
-    return field(default=default, metadata={**meta, "python_only": python_only})
+    meta = {"help": help, "low": low, "high": high, "choices": choices, "path": path, "needs": needs, "also": also}
+    return field(default=default, metadata={**meta, "example": example, "python_only": python_only})
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,14 @@ class TrainArgs:
         None, "Epochs without a better metric before stopping, 0: never.", low=0, path="recipe.patience"
     )
     eval_interval: int | None = arg(None, "Epochs between validations.", low=1, path="recipe.eval_every")
+    val_iou: float | None = arg(
+        None,
+        "Overlap threshold of NMS in the run's validations.",
+        low=0.0,
+        high=1.0,
+        path="post.val_iou",
+        needs="post.nms",
+    )
     no_aug_epochs: int | None = arg(None, "Last epochs without strong augmentation.", low=0, path="recipe.tail")
     multi_scale: float | None = arg(
         None,
@@ -352,7 +362,8 @@ def resolve_training(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, f in known.items():
-        path = _existing(sheet, f.metadata["path"])
+        offered = not f.metadata["needs"] or get_path(sheet, f.metadata["needs"])
+        path = _existing(sheet, f.metadata["path"]) if offered else None
         if name in given and not _leaves_open(f, given[name][0]):
             raw, origins[name] = given[name]
             if f.metadata["path"] and path is None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from libreyolo_core.data.batch import Batch, Placement, Sample
+from libreyolo_core.errors import ConfigError
 from libreyolo_core.family import Task as TaskSheet
 from libreyolo_core.predictions import Predictions
 from libreyolo_core.tasks.base import BaseTask, Evaluator
@@ -48,6 +49,7 @@ class DetectTask(BaseTask):
         return collate_detect(samples, sheet.input)
 
     def evaluator(self, scan: Scan, sheet: TaskSheet, names: dict[int, str], **thresholds: Any) -> Evaluator:
+        _suppresses(sheet, thresholds)
         return DetectEvaluator(scan, sheet, names, **thresholds)
 
     def results(
@@ -66,6 +68,7 @@ class DetectTask(BaseTask):
 
         known = ("conf", "iou", "max_det", "classes", "agnostic")
         thresholds = only(thresholds, known, task="detect", noun="a detector", mend="Leave it out.")
+        _suppresses(sheet, thresholds)
         found = to_host(postprocess(predictions, sheet.post, placements=placements, **thresholds))
         results = []
         for d, photo, path in zip(found, photos, paths, strict=True):
@@ -88,3 +91,14 @@ class DetectTask(BaseTask):
         from libreyolo_core.pictures.labels import box_labels
 
         box_labels(scan, names, path)
+
+
+def _suppresses(sheet: TaskSheet, thresholds: dict[str, Any]) -> None:
+    """Refuse the thresholds of non-maximum suppression where a family has none."""
+    for name in ("iou", "agnostic"):
+        if thresholds.get(name) and not sheet.post.nms:
+            raise ConfigError(
+                f"{name}={thresholds[name]!r} has no meaning for a family without non-maximum suppression",
+                where=f"argument {name}",
+                mend="Leave it out: each of its boxes stands for one object.",
+            )

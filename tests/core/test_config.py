@@ -4,6 +4,7 @@ import pytest
 
 from libreyolo_core.config import PredictArgs, make_args, read_yaml_arguments, resolve_training
 from libreyolo_core.errors import ConfigError
+from libreyolo_core.family import with_path
 from toy_family import FAMILY
 
 SHEET = FAMILY.tasks["detect"].for_size("s")
@@ -27,6 +28,14 @@ def test_an_argument_with_a_path_reaches_the_sheet():
     assert done.sheet.recipe.optimizer.lr == 0.5
     assert done.sheet.augment[1].hue == 9
     assert SHEET.augment[0].p == 1.0
+
+
+def test_the_overlap_of_validation_is_refused_where_nothing_is_suppressed():
+    assert resolve(val_iou=0.5).sheet.post.val_iou == 0.5
+    sheet = with_path(SHEET, "post.nms", False)
+    assert resolve_training(sheet, {"data": "x"}).origins["val_iou"] == "not offered"
+    with pytest.raises(ConfigError, match="val_iou=0.5 has no meaning for Toy"):
+        resolve_training(sheet, {"data": "x", "val_iou": 0.5}, title="Toy")
 
 
 @pytest.mark.parametrize(

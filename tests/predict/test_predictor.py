@@ -127,6 +127,12 @@ def test_thresholds_reach_the_task(photos):
     assert len(predict(Finder(post=Post("best", conf=0.95)), one)[0]) == 0
 
 
+@pytest.mark.parametrize("given", [{"iou": 0.5}, {"agnostic": True}])
+def test_thresholds_of_suppression_are_refused_where_there_is_none(photos, given):
+    with pytest.raises(ConfigError, match="has no meaning for a family without non-maximum suppression"):
+        predict(Finder(post=Post("topk", nms=False)), photos / "0.png", **given)
+
+
 def test_a_classifier_gives_probabilities(photos):
     (result,) = predict(Namer(), photos / "0.png")
     assert result.probs.top1 == 0 and float(result.probs.data.sum()) == pytest.approx(1) and result.boxes is None

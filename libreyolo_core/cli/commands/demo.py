@@ -52,7 +52,7 @@ def demo(given: dict[str, Any]) -> Answer:
         **{**settings, **wanted, "data": DATA, "project": str(out), "name": "train"}
     )
     model = LibreYOLO(str(result.best))
-    metrics = model.val(data=DATA, project=str(out), name="val")
+    metrics = model.val(data=DATA, iou=settings.get("val_iou"), project=str(out), name="val")
     photos = validation_photos(model)
     confidence = metrics.values.get("metrics/conf_best_f1")
     if confidence is not None:
