@@ -223,7 +223,7 @@ class DemoPlugin:
 
 @pytest.fixture
 def demo_data(monkeypatch, plugins):
-    settings = {"model": "toy-a", "settings": {"epochs": 30, "lr0": 0.01, "val_iou": 0.5}}
+    settings = {"model": "toy-a", "settings": {"epochs": 30, "lr0": 0.01}, "use": {"imgsz": 96}}
     fake_module(monkeypatch, "toy_photos", DEMO=settings, photos=lambda: "photos.yaml")
     plugins.append((Plugin("photos", "libreyolo-data-treecrowns", "1"), DemoPlugin()))
     monkeypatch.setattr("libreyolo_core.cli.commands.demo.validation_photos", lambda model: ["a.jpg", "b.jpg"])
@@ -236,10 +236,10 @@ def test_demo_trains_validates_and_predicts_with_the_settings_of_the_data_set(ru
     assert [name for name, _ in model.made] == ["toy-a", str(tmp_path / "weights" / "best.pt")]
     (_, trained), (_, measured), (_, predicted) = model.asked
     common = {"data": "treecrowns", "project": str(out_folder)}
-    assert trained == {**common, "epochs": "2", "lr0": 0.01, "val_iou": 0.5, "name": "train"}
-    assert measured == {**common, "iou": 0.5, "name": "val"}
+    assert trained == {**common, "epochs": "2", "lr0": 0.01, "name": "train"}
+    assert measured == {**common, "imgsz": 96, "name": "val"}
     files = {"save": True, "project": str(out_folder), "name": "predict"}
-    assert predicted == {"source": ["a.jpg", "b.jpg"], "conf": None, **files}
+    assert predicted == {"source": ["a.jpg", "b.jpg"], "conf": None, "imgsz": 96, **files}
 
 
 def test_demo_with_another_model_uses_that_familys_recipe_and_says_so(run, model, demo_data, tmp_path):

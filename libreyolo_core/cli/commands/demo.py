@@ -1,7 +1,7 @@
 """``libreyolo demo``: from nothing to pictures with boxes, on the photos that the data set ``treecrowns`` brings.
 
-The settings are not the core's: the data set's module says as ``DEMO = {"model": ..., "settings": {...}}`` which model
-learns its photos best from scratch, and how.
+The settings are not the core's: the data set's module says as ``DEMO = {"model": ..., "settings": {...}, "use": {...}}``
+which model learns its photos best from scratch, how, and with which thresholds and input size it is used afterwards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def demo(given: dict[str, Any]) -> Answer:
     wanted = {k: v for k, v in given.items() if k in ("epochs", "device", "seed")}
     check_values(TrainArgs, wanted, verb="demo", complete=False)
     name = given.get("model", chosen["model"])
-    settings = chosen["settings"] if name == chosen["model"] else {}
+    settings, use = (chosen["settings"], chosen.get("use", {})) if name == chosen["model"] else ({}, {})
     if name != chosen["model"]:
         log.info("model=%s: the demo's settings are for %s, so the family's recipe is used", name, chosen["model"])
     from libreyolo_core.api import LibreYOLO
@@ -52,12 +52,12 @@ def demo(given: dict[str, Any]) -> Answer:
         **{**settings, **wanted, "data": DATA, "project": str(out), "name": "train"}
     )
     model = LibreYOLO(str(result.best))
-    metrics = model.val(data=DATA, iou=settings.get("val_iou"), project=str(out), name="val")
+    metrics = model.val(**use, data=DATA, project=str(out), name="val")
     photos = validation_photos(model)
     confidence = metrics.values.get("metrics/conf_best_f1")
     if confidence is not None:
         log.info("predicting with conf=%.3f, where precision and recall balance best on the val split", confidence)
-    model.predict(photos, conf=confidence, save=True, project=str(out), name="predict")
+    model.predict(photos, **use, conf=confidence, save=True, project=str(out), name="predict")
     pictures = sorted(p for p in (out / "predict").rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     document = {
         "model": name,
