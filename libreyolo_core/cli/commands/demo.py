@@ -1,7 +1,7 @@
 """``libreyolo demo``: from nothing to pictures with boxes, on the photos that the data set ``treecrowns`` brings.
 
-The settings are not the core's: the data set's module says as ``DEMO = {"model": ..., "settings": {...}, "use": {...}}``
-which model learns its photos best from scratch, how, and with which thresholds and input size it is used afterwards.
+The settings are not the core's: the data set's module says in ``DEMO`` (``model``, ``settings``, ``use``) which model
+learns its photos best from scratch, how, and with what size and thresholds it is used afterwards.
 """
 
 from __future__ import annotations
