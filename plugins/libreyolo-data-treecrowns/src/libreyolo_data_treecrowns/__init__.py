@@ -8,23 +8,23 @@ DEMO = {
     "model": "yolo9-t",
     "settings": {
         "imgsz": 320,
-        "epochs": 110,
+        "epochs": 160,
         "batch": 8,
         "auxiliary": False,
         "optimizer": "adamw",
-        "lr0": 0.005,
+        "lr0": 0.004,
         "lrf": 0.3,
-        "weight_decay": 0.01,
+        "weight_decay": 0.05,
         "warmup_epochs": 4,
         "no_aug_epochs": 0,
         "ema_decay": 0.995,
         "ema_ramp": 100,
-        "mosaic_prob": 0.5,
-        "mosaic_scale": (0.75, 1.35),
+        "mosaic_prob": 0.6,
+        "mosaic_scale": (0.65, 1.4),
         "rotate90_prob": 0.75,
-        "hsv_h": 15,
-        "hsv_s": 100,
-        "hsv_v": 100,
+        "hsv_h": 20,
+        "hsv_s": 110,
+        "hsv_v": 110,
         "amp_dtype": "bfloat16",
         "patience": 0,
         "eval_interval": 5,
@@ -39,7 +39,7 @@ quarter turns, which are free for photos from above.
 
 The small model without its auxiliary branch takes three times as many steps in these minutes as the next larger one
 with it, which counts for more. Soon the photos are what limits it: the val photos are of another place and another
-light. So colours are shifted three times as far as published, the rate stays high to the end, and strong augmentation
+light. So colours are shifted four times as far as published, the rate stays high to the end, and strong augmentation
 too. Crowns of a closed canopy touch, but none hides another, so NMS takes the overlap that predictions have. bfloat16
 makes a step faster on processors that have it."""
 
