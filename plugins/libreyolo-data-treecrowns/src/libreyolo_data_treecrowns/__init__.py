@@ -33,14 +33,15 @@ DEMO = {
 }
 """What ``libreyolo demo`` trains, and how; ``use`` is how it measures and predicts afterwards. The published recipe is
 made for 118,000 photos and 500 epochs; here are 40 photos and a few minutes. So: small steps in number (batch 8 instead
-of 64), Adam with a high rate and a short warm-up, an average over the last hundred steps instead of thousands, zoom kept
-near the photos' own scale (all crowns are of one kind of size), and quarter turns, which are free for photos from above.
+of 64), Adam with a high rate and a short warm-up, an average over the last hundred steps instead of thousands, zoom
+kept near the photos' own scale (all crowns are of one kind of size), and quarter turns, which are free for photos from
+above.
 
 The small model without its auxiliary branch takes three times as many steps in these minutes as the next larger one
 with it, which counts for more. Colours are shifted three times as far as published: the val photos are of another place
 and another light. Of crowns that touch, none hides another, so NMS takes the overlap that predictions have, and photos
-are looked at a little larger than in training, which finds small crowns. bfloat16 makes a step faster on processors that
-have it."""
+are looked at a little larger than in training, which finds small crowns. bfloat16 makes a step faster on processors
+that have it."""
 
 
 def path() -> Path:
