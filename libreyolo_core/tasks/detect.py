@@ -49,7 +49,7 @@ class DetectTask(BaseTask):
         return collate_detect(samples, sheet.input)
 
     def evaluator(self, scan: Scan, sheet: TaskSheet, names: dict[int, str], **thresholds: Any) -> Evaluator:
-        _suppresses(sheet, thresholds)
+        _refuse_suppression(sheet, thresholds)
         return DetectEvaluator(scan, sheet, names, **thresholds)
 
     def results(
@@ -68,7 +68,7 @@ class DetectTask(BaseTask):
 
         known = ("conf", "iou", "max_det", "classes", "agnostic")
         thresholds = only(thresholds, known, task="detect", noun="a detector", mend="Leave it out.")
-        _suppresses(sheet, thresholds)
+        _refuse_suppression(sheet, thresholds)
         found = to_host(postprocess(predictions, sheet.post, placements=placements, **thresholds))
         results = []
         for d, photo, path in zip(found, photos, paths, strict=True):
@@ -93,12 +93,13 @@ class DetectTask(BaseTask):
         box_labels(scan, names, path)
 
 
-def _suppresses(sheet: TaskSheet, thresholds: dict[str, Any]) -> None:
+def _refuse_suppression(sheet: TaskSheet, thresholds: dict[str, Any]) -> None:
     """Refuse the thresholds of non-maximum suppression where a family has none."""
     for name in ("iou", "agnostic"):
-        if thresholds.get(name) and not sheet.post.nms:
+        value = thresholds.get(name)
+        if value is not None and value is not False and not sheet.post.nms:
             raise ConfigError(
-                f"{name}={thresholds[name]!r} has no meaning for a family without non-maximum suppression",
+                f"{name}={value!r} has no meaning for a family without non-maximum suppression",
                 where=f"argument {name}",
                 mend="Leave it out: each of its boxes stands for one object.",
             )

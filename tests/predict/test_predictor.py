@@ -127,7 +127,7 @@ def test_thresholds_reach_the_task(photos):
     assert len(predict(Finder(post=Post("best", conf=0.95)), one)[0]) == 0
 
 
-@pytest.mark.parametrize("given", [{"iou": 0.5}, {"agnostic": True}])
+@pytest.mark.parametrize("given", [{"iou": 0.5}, {"iou": 0.0}, {"agnostic": True}])
 def test_thresholds_of_suppression_are_refused_where_there_is_none(photos, given):
     with pytest.raises(ConfigError, match="has no meaning for a family without non-maximum suppression"):
         predict(Finder(post=Post("topk", nms=False)), photos / "0.png", **given)

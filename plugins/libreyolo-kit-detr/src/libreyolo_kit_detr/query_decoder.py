@@ -70,8 +70,9 @@ class QueryDecoder(nn.Module):
             memory: all cells of all maps, float [N, S, C]. ``shapes``: (height, width) of each map, finest first.
 
         Returns:
-            Content [N, Q, C] and reference (box logits, [N, Q, 4]), both detached, and (class logits, box logits) of
-            the chosen cells with their gradient. An input with fewer cells than queries gives as many as cells.
+            Content [N, Q, C] and reference (box logits, [N, Q, 4]), both detached, and with their gradient the class
+            logits ([N, Q, nc] of the chosen cells while training, [N, S, nc] of all in evaluation) and box logits
+            [N, Q, 4]. An input with fewer cells than queries gives as many as cells.
         """
         anchors, valid = anchor_logits(shapes, memory.device)
         # Cells without a valid anchor are blanked for selection only; cross-attention reads them.
