@@ -38,11 +38,11 @@ of 64), Adam with a high rate and a short warm-up, an average over two hundred s
 kept near the photos' own scale (all crowns are of one kind of size), and quarter turns, which are free for photos from
 above.
 
-The small model without its auxiliary branch takes more than twice as many steps in these minutes as the next larger
-one with it, which counts for more. Colours are shifted three times as far as published: the val photos are of another
-place and another light. Of crowns that touch, none hides another, so NMS takes the overlap that predictions have, and
-photos are looked at a little larger than in training, which finds small crowns. bfloat16 makes a step faster on
-processors that have it."""
+The small model without its auxiliary branch takes more than twice as many steps in these minutes as the next larger one
+with it, which counts for more. Colours are shifted three times as far as published: the val photos are of another place
+and another light. Of crowns that touch, none hides another, so NMS takes the overlap that predictions have; photos are
+looked at a little larger than in training, which measured better. bfloat16 makes a step faster on processors that have
+it."""
 
 
 def path() -> Path:
