@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from libreyolo_core.testing.deterministic import image_for, tensor_for
+from libreyolo_core.testing.rounding import gradient_agreement
+from libreyolo_kit_yolo.blocks import offset_norms
 from libreyolo_kit_yolo.elan import RepConv
 from libreyolo_kit_yolo.grids import level_sizes
 
@@ -144,3 +146,10 @@ def test_norm_constants_are_those_of_the_architecture(build, size, count):
         norms = [m for m in build(size).modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(norms) == count
     assert {(m.eps, m.momentum) for m in norms} == {(1e-3, 0.03)}
+
+
+def test_rounding_does_not_decide_the_first_gradient(build):
+    network, images = build("t"), torch.from_numpy(image_for("rounding", (4, 3, 64, 64)))
+    kept = gradient_agreement(network, images)
+    offset_norms(network, 0.0)
+    assert gradient_agreement(network, images) < 0.4 < 0.75 < kept

