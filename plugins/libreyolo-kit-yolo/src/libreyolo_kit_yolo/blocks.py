@@ -176,9 +176,9 @@ def fuse_norms(module: nn.Module) -> None:
 def offset_norms(network: nn.Module, bias: float) -> None:
     """Start every BatchNorm of a new network with ``bias``, in place; published weights overwrite it.
 
-    Dozens of BatchNorm and SiLU layers with random weights are chaotic when centred on zero, where SiLU bends most: each
-    enlarges small differences, until rounding to bfloat16 decides the gradient (cf. "shattered gradients", Balduzzi et
-    al., 2017). A little to the right SiLU is almost straight.
+    Dozens of BatchNorm and SiLU layers with random weights are chaotic when centred on zero, where SiLU bends most:
+    each enlarges small differences, until rounding to bfloat16 decides the gradient (cf. "shattered gradients",
+    Balduzzi et al., 2017). A little to the right SiLU is almost straight.
     """
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
