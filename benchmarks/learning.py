@@ -21,17 +21,14 @@ from libreyolo import LibreYOLO
 FROM_ABOVE = {"rotate90_prob": 0.75}  # photos from above have no upright
 COLOUR = {"hsv_h": 12, "hsv_s": 80, "hsv_v": 80}  # the val photos are of another place and another light
 SHORT = {"ema_decay": 0.99, "ema_ramp": 100}  # an average over the last hundred steps, not over thousands
-YOLOX = {
-    "data": "treecrowns", "imgsz": 320, "optimizer": "adamw", "weight_decay": 0.01, "mixup_prob": 0, "degrees": 0,
-    "shear": 0, **FROM_ABOVE,
-}  # fmt: skip
 RUNS: dict[str, dict] = {
     "yolox": {
         "model": "yolox-n",
         "metric": "metrics/mAP50",
         "settings": {
-            **YOLOX, "epochs": 80, "batch": 8, "lr0": 0.004, "mosaic_scale": (0.7, 1.4), "warmup_epochs": 4,
-            "eval_interval": 10,
+            "data": "treecrowns", "imgsz": 224, "epochs": 80, "batch": 8, "optimizer": "adamw", "lr0": 0.004,
+            "weight_decay": 0.01, "warmup_epochs": 4, "mosaic_scale": (0.7, 1.4), "mixup_prob": 0, "degrees": 0,
+            "shear": 0, "eval_interval": 10, **FROM_ABOVE,
         },
     },
     "rtdetr": {

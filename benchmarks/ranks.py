@@ -4,12 +4,14 @@
     python benchmarks/ranks.py --model rtdetr --epochs 2 --imgsz 96 --seeds 0      # a quick look
     python benchmarks/ranks.py --model yolox --folder runs --only two   # reuses what stands in the folder
     python benchmarks/ranks.py --model rtdetr --pairs                   # every seed also with two processes
+    python benchmarks/ranks.py --model rtdetr --float64 --seeds 0       # without rounding: the same metric is asked for
 
 Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
 same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
 every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds. Once
 rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one is
-the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds.
+the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` rounding
+is too small to move a match for as long as such a run lasts: both go the same way, unless one computes something else.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from double import double_precision
 from learning import RUNS
 
 METRIC = "metrics/mAP50-95"
@@ -44,15 +47,15 @@ def worker(file: Path) -> None:
 
     job = json.loads(file.read_text())
     torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
-    model = LibreYOLO(job["model"], pretrained=False, device="cpu")
-    with step_losses() as steps:
+    with double_precision(job["float64"]), step_losses() as steps:
+        model = LibreYOLO(job["model"], pretrained=False, device="cpu")
         model.train(**job["settings"])
     (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
 
 
-def run(name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+def run(name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any], float64: bool) -> dict[str, Any]:
     """Train with that many processes; what a folder already holds is not trained again."""
-    place = folder / f"{name}-seed{seed}-ranks{ranks}"
+    place = folder / f"{name}-seed{seed}-ranks{ranks}{'-float64' if float64 else ''}"
     answer = place / "answer.json"
     if not answer.is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -62,7 +65,7 @@ def run(name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any])
         }  # fmt: skip
         settings = {k: v for k, v in settings.items() if v is not None}
         job = place / "job.json"
-        job.write_text(json.dumps({"model": RUNS[name]["model"], "settings": settings}, indent=1))
+        job.write_text(json.dumps({"model": RUNS[name]["model"], "float64": float64, "settings": settings}, indent=1))
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
         command = [sys.executable, *launcher, str(Path(__file__).resolve()), "--worker", str(job)]
         with (place / "log.txt").open("w") as log:
@@ -104,7 +107,9 @@ def first_epoch(one: dict[str, Any], two: dict[str, Any]) -> float:
     for title, values in (("one process", [a for a, _ in pairs]), ("two processes", [b for _, b in pairs])):
         print(f"| {title} |", " | ".join(f"{v:.4f}" for v in values), "|")
     print("| difference |", " | ".join(f"{v:.0e}" for v in apart), "|\n")
-    print(f"seed {one['settings']['seed']}: losses of the first epoch at most {max(apart):.1e} apart\n")
+    whole = max(abs(b - a) / abs(a) for a, b in zip(one["losses"], two["losses"], strict=True))
+    seed = one["settings"]["seed"]
+    print(f"seed {seed}: losses of the first epoch at most {max(apart):.1e} apart, of all steps {whole:.1e}\n")
     return max(apart)
 
 
@@ -139,6 +144,7 @@ def main() -> None:
     parser.add_argument("--imgsz", type=int)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of one process; two take the first")
     parser.add_argument("--pairs", action="store_true", help="two processes take every seed, not the first alone")
+    parser.add_argument("--float64", action="store_true", help="compute in float64 what is float32 otherwise")
     parser.add_argument("--only", choices=["one", "two"])
     parser.add_argument("--folder", type=Path, help="keep runs here, and reuse those that are there")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
@@ -146,12 +152,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         return worker(args.worker)
-    changes = {k: v for k, v in (("epochs", args.epochs), ("imgsz", args.imgsz)) if v}
+    changes: dict[str, Any] = {k: v for k, v in (("epochs", args.epochs), ("imgsz", args.imgsz)) if v}
+    if args.float64:
+        changes |= {"amp": False, "amp_dtype": None}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         shared = args.seeds if args.pairs else args.seeds[:1]
-        twos = [run(args.model, s, 2, folder, changes) for s in shared] if args.only != "one" else []
-        ones = [run(args.model, s, 1, folder, changes) for s in args.seeds] if args.only != "two" else []
+        twos = [run(args.model, s, 2, folder, changes, args.float64) for s in shared] if args.only != "one" else []
+        ones = [run(args.model, s, 1, folder, changes, args.float64) for s in args.seeds] if args.only != "two" else []
     if args.json:
         found = {"one": dict(zip(args.seeds, ones, strict=False)), "two": dict(zip(shared, twos, strict=False))}
         args.json.write_text(json.dumps(found, indent=1))
