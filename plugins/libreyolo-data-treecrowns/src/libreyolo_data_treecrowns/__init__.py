@@ -8,7 +8,7 @@ DEMO = {
     "model": "yolo9-t",
     "settings": {
         "imgsz": 320,
-        "epochs": 90,
+        "epochs": 110,
         "batch": 8,
         "auxiliary": False,
         "optimizer": "adamw",
