@@ -11,7 +11,7 @@ import torch
 @contextmanager
 def double_precision(on: bool = True) -> Iterator[None]:
     """Inside, new tensors and parameters are float64, and so is what ``Tensor.float()`` makes: images as the network
-    gets them, and the islands that losses compute in float32. Several times slower than float32."""
+    gets them, and the islands that losses compute in float32."""
     kept, default = torch.Tensor.float, torch.get_default_dtype()
     if on:
         torch.set_default_dtype(torch.float64)

@@ -4,14 +4,14 @@
     python benchmarks/ranks.py --model rtdetr --epochs 2 --imgsz 96 --seeds 0      # a quick look
     python benchmarks/ranks.py --model yolox --folder runs --only two   # reuses what stands in the folder
     python benchmarks/ranks.py --model rtdetr --pairs                   # every seed also with two processes
-    python benchmarks/ranks.py --model rtdetr --float64 --seeds 0       # without rounding: the same metric is asked for
+    python benchmarks/ranks.py --model rtdetr --float64 --seeds 0 --epochs 6    # hardly any rounding: equal metrics
 
 Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
 same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
 every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds. Once
 rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one is
-the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` rounding
-is too small to move a match for as long as such a run lasts: both go the same way, unless one computes something else.
+the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` that
+takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from libreyolo_core.testing.context import Context, Failed, NotRun
 from libreyolo_core.testing.steps import loss_terms
 
 TINY = 1e-9
-"""Scores below it are equal."""
+"""Scores are compared no finer than this: a logit of zero has no end."""
 
 
 def classes(context: Context) -> str:
