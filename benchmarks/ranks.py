@@ -4,14 +4,17 @@
     python benchmarks/ranks.py --model rtdetr --epochs 2 --imgsz 96 --seeds 0      # a quick look
     python benchmarks/ranks.py --model yolox --folder runs --only two   # reuses what stands in the folder
     python benchmarks/ranks.py --model rtdetr --pairs                   # every seed also with two processes
-    python benchmarks/ranks.py --model rtdetr --float64 --seeds 0 --epochs 6    # hardly any rounding: equal metrics
+    python benchmarks/ranks.py --model rtdetr --float64 --epochs 6      # hardly any rounding: equal metrics
+    python benchmarks/ranks.py --model yolox --nudges 6                 # what rounding does to one process
 
 Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
 same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
 every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds. Once
 rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one is
 the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` that
-takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else.
+takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else. ``--nudges``
+trains the first seed again with one process, from weights that differ in their last digit: how far apart those end is
+how far apart one and two processes may.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from learning import RUNS
 
 METRIC = "metrics/mAP50-95"
 TOLERANCE = 0.01
+LAST_DIGIT = 2.0**-24
+"""Half the distance of float32 numbers next to 1."""
 MORE: dict[str, dict[str, Any]] = {
     "yolox": {},
     # float32: in bfloat16 half a batch rounds otherwise than a whole one, which is not what is compared here
@@ -49,23 +54,42 @@ def worker(file: Path) -> None:
     torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
     with double_precision(job["float64"]), step_losses() as steps:
         model = LibreYOLO(job["model"], pretrained=False, device="cpu")
+        if job["nudge"]:
+            nudge(model.network, job["nudge"])
         model.train(**job["settings"])
     (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
 
 
-def run(name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any], float64: bool) -> dict[str, Any]:
+def nudge(network: Any, seed: int) -> None:
+    """Move every parameter by about the last digit of float32, relative to itself."""
+    import torch
+
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1 + LAST_DIGIT * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+
+
+def run(
+    name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any], float64: bool, nudge: int = 0
+) -> dict[str, Any]:
     """Train with that many processes; what a folder already holds is not trained again."""
-    place = folder / f"{name}-seed{seed}-ranks{ranks}{'-float64' if float64 else ''}"
-    answer = place / "answer.json"
+    kind = f"{'-float64' if float64 else ''}{f'-nudge{nudge}' if nudge else ''}"
+    place = folder / f"{name}-seed{seed}-ranks{ranks}{kind}"
+    answer, job = place / "answer.json", place / "job.json"
+    settings = {
+        **RUNS[name]["settings"], **MORE[name], **changes, "seed": seed, "sync_bn": True, "plots": False,
+        "workers": 0, "device": "cpu", "project": str(place), "name": "run", "exist_ok": True,
+    }  # fmt: skip
+    settings = {k: v for k, v in settings.items() if v is not None}
+    asked = json.dumps(
+        {"model": RUNS[name]["model"], "float64": float64, "nudge": nudge, "settings": settings}, indent=1
+    )
+    if answer.is_file() and job.read_text() != asked:
+        raise SystemExit(f"{place} holds a run with other settings ({job.name} lists them): name another --folder")
     if not answer.is_file():
         place.mkdir(parents=True, exist_ok=True)
-        settings = {
-            **RUNS[name]["settings"], **MORE[name], **changes, "seed": seed, "sync_bn": True, "plots": False,
-            "workers": 0, "device": "cpu", "project": str(place), "name": "run", "exist_ok": True,
-        }  # fmt: skip
-        settings = {k: v for k, v in settings.items() if v is not None}
-        job = place / "job.json"
-        job.write_text(json.dumps({"model": RUNS[name]["model"], "float64": float64, "settings": settings}, indent=1))
+        job.write_text(asked)
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
         command = [sys.executable, *launcher, str(Path(__file__).resolve()), "--worker", str(job)]
         with (place / "log.txt").open("w") as log:
@@ -145,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of one process; two take the first")
     parser.add_argument("--pairs", action="store_true", help="two processes take every seed, not the first alone")
     parser.add_argument("--float64", action="store_true", help="compute in float64 what is float32 otherwise")
+    parser.add_argument("--nudges", type=int, default=0, help="further runs of the first seed, weights hardly moved")
     parser.add_argument("--only", choices=["one", "two"])
     parser.add_argument("--folder", type=Path, help="keep runs here, and reuse those that are there")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
@@ -160,13 +185,17 @@ def main() -> None:
         shared = args.seeds if args.pairs else args.seeds[:1]
         twos = [run(args.model, s, 2, folder, changes, args.float64) for s in shared] if args.only != "one" else []
         ones = [run(args.model, s, 1, folder, changes, args.float64) for s in args.seeds] if args.only != "two" else []
+        nudged = [run(args.model, args.seeds[0], 1, folder, changes, args.float64, n + 1) for n in range(args.nudges)]
     if args.json:
         found = {"one": dict(zip(args.seeds, ones, strict=False)), "two": dict(zip(shared, twos, strict=False))}
+        found["nudged"] = dict(enumerate(nudged, 1))
         args.json.write_text(json.dumps(found, indent=1))
     print(f"| {RUNS[args.model]['model']} | seed | {METRIC.removeprefix('metrics/')} | minutes |\n|---|---|---|---|")
     for title, runs in (("one process", ones), ("two processes", twos)):
         for seed, one in zip(args.seeds, runs, strict=False):
             print(f"| {title} | {seed} | {last(one):.4f} | {one['minutes']:.1f} |")
+    for one in nudged:
+        print(f"| one process, nudged | {args.seeds[0]} | {last(one):.4f} | {one['minutes']:.1f} |")
     print()
     if twos and ones:
         curves(ones[0], twos[0])
