@@ -85,7 +85,7 @@ def run(
     asked = json.dumps(
         {"model": RUNS[name]["model"], "float64": float64, "nudge": nudge, "settings": settings}, indent=1
     )
-    if answer.is_file() and job.read_text() != asked:
+    if answer.is_file() and json.loads(job.read_text()) != json.loads(asked):
         raise SystemExit(f"{place} holds a run with other settings ({job.name} lists them): name another --folder")
     if not answer.is_file():
         place.mkdir(parents=True, exist_ok=True)
