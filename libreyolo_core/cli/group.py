@@ -158,10 +158,16 @@ def _report(kind: str, problem: str, where: str, mend: str, code: int, given: li
         traceback.print_exc()
     place = f" ({where})" if where else ""
     line = f"{problem.rstrip('.')}{place}. {mend}"
-    print("error: " + " ".join(line.split()), file=sys.stderr)
+    print(f"error{_rank()}: " + " ".join(line.split()), file=sys.stderr)
     if asks(given, "json"):
         print_json({"error": {"type": kind, "message": problem, "where": where, "mend": mend, "exit_code": code}})
     return code
+
+
+def _rank() -> str:
+    """Which process of a launched run says it, as each of them ends with a line of its own."""
+    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    return f" on rank {rank} of {size}" if rank and size != "1" else ""
 
 
 cli = LazyGroup(PROGRAM)

@@ -30,6 +30,14 @@ def test_an_unknown_command_names_the_nearest(run):
     assert one_line(out) == "error: Unknown command 'trian'. Did you mean 'train'?"
 
 
+def test_under_a_launcher_each_process_says_which_it_is(run, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "error on rank 1 of 2: Unknown command 'trian'. Did you mean 'train'?" in run("trian").stderr
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert one_line(run("trian")) == "error: Unknown command 'trian'. Did you mean 'train'?"
+
+
 def test_an_unknown_option_names_the_nearest_and_the_help(run, model):
     out = run("train", "model=toy-a", "data=x", "epoch=3")
     assert (out.exit_code, model.made) == (2, [])
