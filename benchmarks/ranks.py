@@ -54,20 +54,24 @@ def worker(file: Path) -> None:
     torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
     with double_precision(job["float64"]), step_losses() as steps:
         model = LibreYOLO(job["model"], pretrained=False, device="cpu")
-        if job["nudge"]:
-            nudge(model.network, job["nudge"])
-        model.train(**job["settings"])
+        model.train(**job["settings"], callbacks=nudges(job["nudge"]))
     (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
 
 
-def nudge(network: Any, seed: int) -> None:
-    """Move every parameter by about the last digit of float32, relative to itself."""
+def nudges(seed: int) -> list[Any]:
+    """What moves every weight of the new network by about its last digit of float32; nothing for seed 0."""
     import torch
 
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(1 + LAST_DIGIT * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    from libreyolo_core.engine.callbacks import Callback
+
+    class Nudge(Callback):
+        @torch.no_grad()
+        def on_start(self, run: Any) -> None:
+            draw = torch.Generator().manual_seed(seed)
+            for parameter in run.network.parameters():
+                parameter.mul_(1 + LAST_DIGIT * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+
+    return [Nudge()] if seed else []
 
 
 def run(
