@@ -12,7 +12,6 @@ import os
 import pickle
 import queue
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from libreyolo_core.data.catalogue import load_data
@@ -100,7 +100,6 @@ def spawn_train(model: LibreYOLO, given: Mapping[str, Any], devices: Sequence[to
             "from_scratch": model.from_scratch,
             "given": dict(given),
             "devices": [str(d) for d in devices],
-            "port": free_port(),
         }
         result: TrainResult = _run_workers(job, len(devices))
         model.adopt(checkpoint.read(result.best), devices[0])
@@ -140,16 +139,30 @@ def _check_picklable(given: Mapping[str, Any]) -> None:
             ) from None
 
 
-def free_port() -> int:
-    """A TCP port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def meeting_place() -> dist.TCPStore:
+    """What the workers of a run meet at. It listens as long as it lives, on a port that the system chose, so nothing
+    that starts meanwhile can take that port."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def rank_environment(rank: int, local_rank: int, count: int, port: int) -> dict[str, str]:
+    """What a launcher sets for a process of one node whose meeting place listens on ``port``."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank opens a store of its own there
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
 
 
 def _run_workers(job: dict[str, Any], count: int) -> TrainResult:
     context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
+    answers, store = context.Queue(), meeting_place()
+    job = {**job, "port": store.port}
     # not daemons: a worker has loader processes of its own
     workers = [context.Process(target=_worker, args=(rank, job, answers), name=f"rank {rank}") for rank in range(count)]
     found: dict[int, Any] = {}
@@ -238,14 +251,7 @@ def _end(workers: list) -> None:
 def _worker(rank: int, job: dict[str, Any], answers: Any) -> None:
     """One rank: the launcher's environment, then the ordinary path."""
     count, device = len(job["devices"]), torch.device(job["devices"][rank])
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(device.index if device.index is not None else rank),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(job["port"]),
-    }
+    os.environ |= rank_environment(rank, rank if device.index is None else device.index, count, job["port"])
     parent = os.getppid()
     _end_with(parent)
     try:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo_core.data.batch import Batch
-from libreyolo_core.engine.launch import free_port
+from libreyolo_core.engine.launch import meeting_place, rank_environment
 from libreyolo_core.engine.optimizer import NORMS
 from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.engine.sync_bn import synchronise_norms
@@ -36,11 +36,13 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         context = torch.multiprocessing.get_context("spawn")
-        self.count, port = count, free_port()
+        self.count, self._store = count, meeting_place()
         self._asks = [context.Queue() for _ in range(count)]
         self._answers = context.Queue()
         self._processes = [
-            context.Process(target=_serve, args=(rank, count, port, self._asks[rank], self._answers), daemon=True)
+            context.Process(
+                target=_serve, args=(rank, count, self._store.port, self._asks[rank], self._answers), daemon=True
+            )
             for rank in range(count)
         ]
         for process in self._processes:
@@ -82,8 +84,7 @@ def workers(count: int = 2) -> Workers:
 def _serve(rank: int, count: int, port: int, asks: Any, answers: Any) -> None:
     import traceback
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= rank_environment(rank, rank, count, port)
     torch.set_num_threads(1)
     from libreyolo_core.engine.distributed import World
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import torch
 
 from libreyolo_core import checkpoint
-from libreyolo_core.engine.launch import free_port
 from libreyolo_core.engine.loggers import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,12 @@ def torchrun(file, *options, **more):
 def finished(process, seconds=240):
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out + err
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def state(folder):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -152,9 +153,28 @@ def test_a_script_without_a_main_guard_gets_the_error_that_explains_it(boxes_set
     assert not list(tmp_path.glob("*/weights"))
 
 
-def test_ports_of_runs_that_start_together_differ():
-    found = {launch.free_port() for _ in range(20)}
-    assert len(found) > 10
+def test_two_runs_at_once_do_not_meet_each_other(boxes_set, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(ROOT), str(Path(__file__).parent)]!r}\n"
+        "from test_spawned_runs import TWO, fresh, settings\n"
+        "from libreyolo_core.engine.launch import spawn_train\n"
+        "if __name__ == '__main__':\n"
+        f"    spawn_train(fresh(), settings({str(boxes_set)!r}, {str(tmp_path)!r}, name='other'), TWO)\n"
+    )
+    other = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    spawn_train(fresh(), settings(boxes_set, tmp_path, name="this"), TWO)
+    _, err = other.communicate(timeout=240)
+    assert other.returncode == 0, err
+    a, b = (checkpoint.read(tmp_path / name / "weights" / "last.pt").state for name in ("this", "other"))
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_port_of_a_run_stays_its_own():
+    places = [launch.meeting_place() for _ in range(20)]
+    assert len({place.port for place in places}) == 20
+    with socket.socket() as other, pytest.raises(OSError):
+        other.bind(("", places[0].port))
 
 
 @pytest.mark.parametrize("form", ["0,x", "0,0", "[0,1]", "", True, [0, "a"], "cuda:0,1"])
