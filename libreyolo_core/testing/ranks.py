@@ -6,6 +6,7 @@ The processes are started once and serve every check of a session, since importi
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import tempfile
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from libreyolo_core.data.batch import Batch
 from libreyolo_core.engine.launch import meeting_place, rank_environment
+from libreyolo_core.engine.losslog import LossLog
 from libreyolo_core.engine.optimizer import NORMS
 from libreyolo_core.engine.step import TrainStep
 from libreyolo_core.engine.sync_bn import synchronise_norms
@@ -27,6 +29,8 @@ from libreyolo_core.losses import Ranks
 from libreyolo_core.targets import BoxTargets
 from libreyolo_core.testing.steps import Subject, subject
 
+LOGGED = 1e-3
+"""Largest difference between what ranks and one process log, relative or, below 1, absolute."""
 ANSWER_S = 600.0
 """Longest wait for an answer of the workers."""
 
@@ -119,8 +123,9 @@ def shard(batch: Batch, ranks: Ranks) -> Batch:
 
 def gradients(
     ranks: Ranks, *, key: str, size: str, task: str, counts: list[int], imgsz: int, live: bool, path: str = ""
-) -> dict[str, Tensor]:
-    """Gradients of one training step over a seeded batch, of which this rank takes its share.
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Gradients of one training step over a seeded batch, of which this rank takes its share, and what a run would log
+    of its loss.
 
     Args:
         live: batch statistics are computed (over all ranks); otherwise the running ones are used.
@@ -137,10 +142,10 @@ def gradients(
         return found
     if ranks.rank == 0:
         torch.save(found, path)
-    return {}
+    return {}, {}
 
 
-def _gradients(ranks: Ranks, who: Subject, data: Batch, live: bool) -> dict[str, Tensor]:
+def _gradients(ranks: Ranks, who: Subject, data: Batch, live: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
     network = who.network.train()
     if live:  # one process as well: the same arithmetic on both sides leaves only how the batch is shared
         synchronise_norms(network, torch.device("cpu"))
@@ -151,8 +156,12 @@ def _gradients(ranks: Ranks, who: Subject, data: Batch, live: bool) -> dict[str,
     step: nn.Module = TrainStep(network, who.sheet.loss, who.sheet.input, ranks)
     if ranks.size > 1:
         step = distribute(step, torch.device("cpu"))  # type: ignore[arg-type]
-    step(shard(data, ranks)).total.backward()
-    return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+    mine = shard(data, ranks)
+    terms = step(mine)
+    terms.total.backward()
+    log = LossLog(torch.device("cpu"), 1)
+    log.add(terms, len(mine), 1, mine.paths)
+    return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}, log.means(ranks)
 
 
 def differences(
@@ -169,8 +178,11 @@ def differences(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "gradients.pt")
         workers(2).run("libreyolo_core.testing.ranks:gradients", path=path, **wanted)
-        shared = torch.load(path, weights_only=True)
-    alone = gradients(Ranks(), **wanted)
+        shared, logged = torch.load(path, weights_only=True)
+    alone, log = gradients(Ranks(), **wanted)
+    for name, value in log.items():
+        if not math.isclose(logged[name], value, rel_tol=LOGGED, abs_tol=LOGGED):
+            raise RuntimeError(f"two ranks log {name} {logged[name]:.6g}, one process {value:.6g}")
     if alone.keys() != shared.keys():
         odd = sorted(alone.keys() ^ shared.keys())
         raise RuntimeError(

@@ -113,10 +113,11 @@ class SimOTALoss:
         with autocast_off():
             assignment = self.assign(outputs, targets)
             positives = assignment.matches.positive.sum()
-            normaliser = step.ranks.normaliser(positives.float())
+            # both over all ranks, in one exchange
+            count, wanted = step.ranks.normaliser(torch.stack([positives, targets.valid.sum()]).float())
             sums = self.sums(outputs, assignment)
-            terms = {name: value * self.weights[name] / normaliser for name, value in sums.items()}
-            return LossTerms(terms, extra={"num_fg": positives / targets.valid.sum().clamp(min=1)})
+            terms = {name: value * self.weights[name] / count for name, value in sums.items()}
+            return LossTerms(terms, extra={"num_fg": positives / wanted})
 
     def assign(self, outputs: Mapping[str, Tensor], targets: BoxTargets) -> Assignment:
         """Give targets to cells. Float32; gradients flow through the picked predictions, not through the decision.
