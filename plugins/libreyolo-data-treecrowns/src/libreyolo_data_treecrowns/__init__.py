@@ -27,7 +27,7 @@ DEMO = {
         "hsv_v": 100,
         "amp_dtype": "bfloat16",
         "patience": 0,
-        "eval_interval": 5,
+        "eval_interval": 10,
         "val_iou": 0.45,
     },
     "use": {"imgsz": 352, "iou": 0.45},
