@@ -6,15 +6,17 @@
     python benchmarks/ranks.py --model rtdetr --pairs                   # every seed also with two processes
     python benchmarks/ranks.py --model rtdetr --float64 --epochs 6      # hardly any rounding: equal metrics
     python benchmarks/ranks.py --model yolox --nudges 6                 # what rounding does to one process
+    python benchmarks/ranks.py --model yolox --float64 --lr0 0.0005 --weights best.pt      # from weights that can see
 
 Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
 same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
 every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds. Once
 rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one is
 the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` that
-takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else. ``--nudges``
-trains the first seed again with one process, from weights that differ in their last digit: how far apart those end is
-how far apart one and two processes may.
+takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else. From trained
+``--weights`` a small difference hardly grows, and whole runs in float64 can be compared. ``--nudges`` trains the first
+seed again with one process, from weights that differ in their last digit: how far apart those end is how far apart one
+and two processes may.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,6 @@ from learning import RUNS
 
 METRIC = "metrics/mAP50-95"
 TOLERANCE = 0.01
-LAST_DIGIT = 2.0**-24
-"""Half the distance of float32 numbers next to 1."""
 MORE: dict[str, dict[str, Any]] = {
     "yolox": {},
     # float32: in bfloat16 half a batch rounds otherwise than a whole one, which is not what is compared here
@@ -53,13 +54,14 @@ def worker(file: Path) -> None:
     job = json.loads(file.read_text())
     torch.manual_seed(job["settings"]["seed"])  # the weights that the model starts from
     with double_precision(job["float64"]), step_losses() as steps:
-        model = LibreYOLO(job["model"], pretrained=False, device="cpu")
+        start = {"model": job["weights"]} if job["weights"] else {"model": job["model"], "pretrained": False}
+        model = LibreYOLO(**start, device="cpu")
         model.train(**job["settings"], callbacks=nudges(job["nudge"]))
     (file.parent / f"losses-rank{os.environ.get('RANK', 0)}.json").write_text(json.dumps(steps))
 
 
 def nudges(seed: int) -> list[Any]:
-    """What moves every weight of the new network by about its last digit of float32; nothing for seed 0."""
+    """What moves every weight that training starts from by about its last digit; nothing for seed 0."""
     import torch
 
     from libreyolo_core.engine.callbacks import Callback
@@ -69,13 +71,22 @@ def nudges(seed: int) -> list[Any]:
         def on_start(self, run: Any) -> None:
             draw = torch.Generator().manual_seed(seed)
             for parameter in run.network.parameters():
-                parameter.mul_(1 + LAST_DIGIT * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+                last_digit = torch.finfo(parameter.dtype).eps / 2
+                parameter.mul_(1 + last_digit * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
 
     return [Nudge()] if seed else []
 
 
 def run(
-    name: str, seed: int, ranks: int, folder: Path, changes: dict[str, Any], float64: bool, nudge: int = 0
+    name: str,
+    seed: int,
+    ranks: int,
+    folder: Path,
+    changes: dict[str, Any],
+    *,
+    float64: bool = False,
+    weights: Path | None = None,
+    nudge: int = 0,
 ) -> dict[str, Any]:
     """Train with that many processes; what a folder already holds is not trained again."""
     kind = f"{'-float64' if float64 else ''}{f'-nudge{nudge}' if nudge else ''}"
@@ -86,9 +97,8 @@ def run(
         "workers": 0, "device": "cpu", "project": str(place), "name": "run", "exist_ok": True,
     }  # fmt: skip
     settings = {k: v for k, v in settings.items() if v is not None}
-    asked = json.dumps(
-        {"model": RUNS[name]["model"], "float64": float64, "nudge": nudge, "settings": settings}, indent=1
-    )
+    start = {"model": RUNS[name]["model"], "weights": weights and str(weights.resolve())}
+    asked = json.dumps({**start, "float64": float64, "nudge": nudge, "settings": settings}, indent=1)
     if answer.is_file() and json.loads(job.read_text()) != json.loads(asked):
         raise SystemExit(f"{place} holds a run with other settings ({job.name} lists them): name another --folder")
     if not answer.is_file():
@@ -170,6 +180,10 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MORE), default="yolox")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--imgsz", type=int)
+    parser.add_argument("--lr0", type=float)
+    parser.add_argument(
+        "--weights", type=Path, help="a checkpoint of that model to start from, in place of new weights"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of one process; two take the first")
     parser.add_argument("--pairs", action="store_true", help="two processes take every seed, not the first alone")
     parser.add_argument("--float64", action="store_true", help="compute in float64 what is float32 otherwise")
@@ -181,15 +195,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         return worker(args.worker)
-    changes: dict[str, Any] = {k: v for k, v in (("epochs", args.epochs), ("imgsz", args.imgsz)) if v}
+    changes: dict[str, Any] = {k: getattr(args, k) for k in ("epochs", "imgsz", "lr0") if getattr(args, k)}
     if args.float64:
         changes |= {"amp": False, "amp_dtype": None}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         shared = args.seeds if args.pairs else args.seeds[:1]
-        twos = [run(args.model, s, 2, folder, changes, args.float64) for s in shared] if args.only != "one" else []
-        ones = [run(args.model, s, 1, folder, changes, args.float64) for s in args.seeds] if args.only != "two" else []
-        nudged = [run(args.model, args.seeds[0], 1, folder, changes, args.float64, n + 1) for n in range(args.nudges)]
+        train = partial(run, args.model, folder=folder, changes=changes, float64=args.float64, weights=args.weights)
+        twos = [train(seed=s, ranks=2) for s in shared] if args.only != "one" else []
+        ones = [train(seed=s, ranks=1) for s in args.seeds] if args.only != "two" else []
+        nudged = [train(seed=args.seeds[0], ranks=1, nudge=n + 1) for n in range(args.nudges)]
     if args.json:
         found = {"one": dict(zip(args.seeds, ones, strict=False)), "two": dict(zip(shared, twos, strict=False))}
         found["nudged"] = dict(enumerate(nudged, 1))
