@@ -407,7 +407,8 @@ def make_args(kind: type[Args], given: Mapping[str, Any], *, verb: str) -> Args:
 
 
 def read_yaml_arguments(path: str | Path) -> dict[str, Any]:
-    """Training arguments from a YAML file (``cfg=``); also reads the ``args.yaml`` that a run leaves."""
+    """Training arguments from a YAML file (``cfg=``); also reads the ``args.yaml`` that a run leaves, but for what it
+    was resumed from."""
     import yaml
 
     file = Path(path)
@@ -420,7 +421,12 @@ def read_yaml_arguments(path: str | Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is no mapping of arguments", where="cfg", mend="Write lines such as 'epochs: 50'.")
-    return {k: v["value"] if isinstance(v, dict) and set(v) == {"value", "from"} else v for k, v in content.items()}
+    given: dict[str, Any] = {}
+    for name, value in content.items():
+        left_by_a_run = isinstance(value, dict) and set(value) == {"value", "from"}
+        if not (left_by_a_run and name == "resume"):
+            given[name] = value["value"] if left_by_a_run else value
+    return given
 
 
 def _leaves_open(f: Field, raw: Any) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libreyolo_core.cli.options import Option
-from libreyolo_core.errors import CheckpointError, UsageError
+from libreyolo_core.errors import UsageError
 
 if TYPE_CHECKING:
     from libreyolo_core.api import LibreYOLO
@@ -51,21 +50,3 @@ def example_model() -> str:
         sizes = family.tasks[family.default_task].sizes
         return family.weights.pattern.format(size=family.default_size or next(iter(sizes)))
     return "best.pt"
-
-
-def checkpoint_to_resume(resume: str, project: str) -> str:
-    """The checkpoint that ``resume=`` means: the newest run's under ``project`` for ``true``, else the one given.
-
-    Raises:
-        CheckpointError: ``resume=true``, and there is no run.
-    """
-    if resume.lower() in ("true", "yes", "on", "1"):
-        found = sorted(Path(project).glob("*/weights/last.pt"), key=lambda p: p.stat().st_mtime)
-        if not found:
-            mend = "Give the run's folder: resume=PATH."
-            raise CheckpointError(f"resume={resume} finds no run under {project}", where="resume", mend=mend)
-        return str(found[-1])
-    path = Path(resume)
-    if path.is_dir():
-        return str(path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt")
-    return resume

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("libreyolo")
+NOTE = "job.txt"
+"""The file in a run's directory that tells a restarted job which run was its own."""
 
 
 def restarts() -> int:
@@ -16,27 +17,38 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
 
 
-def note(project: str | Path) -> Path | None:
-    """The file that tells a restarted job which run it was; ``None`` without a launcher that restarts."""
-    job = os.environ.get("TORCHELASTIC_RUN_ID")
-    return Path(project) / f".run-of-{job}" if job else None
+def remember(directory: Path) -> None:
+    """Note in a run's directory which job of a launcher it belongs to; without such a launcher nothing is written."""
+    if job := _job():
+        (directory / NOTE).write_text(job, encoding="utf-8")
 
 
-def remember(project: str | Path, directory: Path) -> None:
-    """Note that this job's run lives in ``directory``."""
-    file = note(project)
-    if file is not None:
-        file.write_text(str(directory.resolve()), encoding="utf-8")
+def resumed(project: Path, name: str) -> dict[str, Any]:
+    """What ``train`` is to be given besides, so that a restarted job continues its run; nothing if it had none.
 
-
-def resumed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``train`` for this start of the job: after a restart, those that continue its run."""
-    file = note(given.get("project", "runs/train"))
-    if not restarts() or file is None or not file.is_file() or given.get("resume"):
-        return dict(given)
-    run = Path(file.read_text(encoding="utf-8"))
+    Args:
+        project, name: what the job's arguments say, wherever they come from.
+    """
+    run = _run(project, name) if restarts() else None
+    if run is None:
+        return {}
     if (run / "weights" / "last.pt").is_file():
         log.warning("restart %d of this job: continuing %s", restarts(), run)
-        return {**given, "resume": str(run)}
+        return {"resume": str(run.resolve())}
     log.warning("restart %d of this job: %s has no checkpoint yet, starting anew", restarts(), run)
-    return {**given, "name": run.name, "exist_ok": True}
+    return {"name": name or run.name, "exist_ok": True}
+
+
+def _job() -> str:
+    """The name that the launcher gave this job, the same after a restart; empty without such a launcher."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
+
+
+def _run(project: Path, name: str) -> Path | None:
+    """The directory that this job made last, if it came that far; with a name it can only be that one."""
+    notes = [
+        file
+        for file in ([project / name / NOTE] if name else project.glob(f"*/{NOTE}"))
+        if file.is_file() and file.read_text(encoding="utf-8") == _job()
+    ]
+    return max(notes, key=lambda file: file.stat().st_mtime_ns).parent if notes else None

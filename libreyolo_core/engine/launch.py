@@ -54,7 +54,7 @@ UNGUARDED = (
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
     if launched():
-        wanted = request(model, elastic.resumed(given), restarted=elastic.restarts() > 0)
+        wanted = request(model, given, restarted=elastic.restarts() > 0)
         world = distributed.World.join(wanted.resolved.args.device)
         try:
             with quiet_unless_first(world.rank):

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libreyolo_core.checkpoint import File, read
-from libreyolo_core.config import Resolved, read_yaml_arguments, resolve_training
+from libreyolo_core.config import Resolved, TrainArgs, read_yaml_arguments, resolve_training
+from libreyolo_core.engine import elastic
 from libreyolo_core.engine.plan import scratch
+from libreyolo_core.engine.rundir import checkpoint_to_resume
 from libreyolo_core.errors import CheckpointError, ConfigError, UsageError
 from libreyolo_core.registry import registry
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from libreyolo_core.api import LibreYOLO
 
 log = logging.getLogger("libreyolo")
+PLACE = ("resume", "name", "project")
+"""Arguments that say where a run lives, not what it does."""
 
 
 @dataclass
@@ -40,11 +44,17 @@ def request(model: LibreYOLO, given: dict[str, Any], *, restarted: bool = False)
     given = dict(given)
     yaml = read_yaml_arguments(given.pop("cfg")) if given.get("cfg") else {}
     given.pop("cfg", None)
+    project = Path(given.get("project", yaml.get("project", TrainArgs.project)))
     checkpoint = None
     from_scratch = model.from_scratch or _is_off(given.get("pretrained", yaml.get("pretrained")))
-    if given.get("resume") not in (None, False, "false", "False"):
-        checkpoint = _checkpoint_of(given["resume"], given.get("project", "runs/train"))
-        yaml, given, from_scratch = _saved_arguments(checkpoint, given)
+    last = checkpoint_to_resume(given.get("resume", yaml.get("resume")), project)
+    if restarted and last is None:
+        given |= elastic.resumed(project, given.get("name", yaml.get("name", "")))
+        last = checkpoint_to_resume(given.get("resume"), project)
+    if last is not None:
+        given["resume"] = str(last)
+        checkpoint = read(last)
+        yaml, from_scratch = _saved_arguments(checkpoint, yaml, given)
         _check_identity(model, checkpoint)
     sheet = scratch(model.base_sheet) if from_scratch else model.base_sheet
     resolved = resolve_training(sheet, given, yaml, title=model.family.title)
@@ -67,23 +77,9 @@ def _is_off(value: Any) -> bool:
     return value is not None and str(value).lower() in ("false", "no", "off", "0")
 
 
-def _checkpoint_of(resume: Any, project: str) -> File:
-    """The resumable checkpoint that ``resume=`` means."""
-    if resume in (True, "true", "True"):
-        found = sorted(Path(project).glob("*/weights/last.pt"), key=lambda p: p.stat().st_mtime)
-        if not found:
-            raise CheckpointError(
-                f"resume=true finds no run under {project}", where="resume", mend="Give the run's folder: resume=PATH."
-            )
-        return read(found[-1])
-    path = Path(str(resume))
-    if path.is_dir():
-        path = path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt"
-    return read(path)
-
-
-def _saved_arguments(file: File, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Arguments for a resume: the saved ones, overridden by what is given now, one line each."""
+def _saved_arguments(file: File, yaml: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Arguments for a resume, where those of the call are ``given``: the saved ones with what ``cfg=`` changes, and
+    whether the run began without weights. One line for each value that is another now."""
     saved = file.training.get("train_args")
     if not saved:
         raise CheckpointError(
@@ -92,15 +88,11 @@ def _saved_arguments(file: File, given: dict[str, Any]) -> tuple[dict[str, Any],
             mend="Resume from weights/last.pt of a run.",
         )
     table = saved["args"]
-    kept = {
-        k: v["value"]
-        for k, v in table.items()
-        if v["from"] in ("user", "yaml") and k not in ("resume", "name", "project")
-    }
-    for name, value in given.items():
-        if name not in ("resume", "project", "name") and name in table and table[name]["value"] != value:
+    kept = {k: v["value"] for k, v in table.items() if v["from"] in ("user", "yaml")} | yaml
+    for name, value in (yaml | given).items():
+        if name not in PLACE and name in table and table[name]["value"] != value:
             log.info("resume: %s=%s instead of %s", name, value, table[name]["value"])
-    return kept, given, bool(saved["from_scratch"])
+    return {k: v for k, v in kept.items() if k != "resume"}, bool(saved["from_scratch"])
 
 
 def _check_identity(model: LibreYOLO, file: File) -> None:

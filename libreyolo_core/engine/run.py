@@ -93,7 +93,7 @@ def train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: R
         directory = ranks.on_first(lambda: _directory(wanted, args))
         if ranks.rank == 0:
             stack.enter_context(log_to(directory / "train.log"))
-            elastic.remember(args.project, directory)
+            elastic.remember(directory)
         identity = {
             "family": model.key,
             "size": model.size,
@@ -229,12 +229,11 @@ def _describe(directory: Path, wanted: Request, plan: Plan, trainer: Trainer, sc
         value = getattr(plan.args, name)
         if table[name]["value"] != value:
             table[name] = {"value": value, "from": f"{table[name]['from']}, fitted to the run"}
-    table["amp_dtype"] = {**table["amp_dtype"], "value": trainer.mode.name}
     write_yaml(directory / "args.yaml", table)
     (directory / "dataset_report.txt").unlink(missing_ok=True)
     for scan in filter(None, scans):
         scan.write(directory / "dataset_report.txt")
-    lines = [f"{k}: {v}" for k, v in environment().items()]
+    lines = [f"{k}: {v}" for k, v in {**environment(), "precision": trainer.mode.name}.items()]
     (directory / "environment.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for note in plan.notes:
         log.info("%s", note)

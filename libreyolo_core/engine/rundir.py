@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from libreyolo_core.errors import UsageError
+from libreyolo_core.errors import CheckpointError, UsageError
 
 log = logging.getLogger("libreyolo")
 
@@ -81,6 +81,31 @@ def environment() -> dict[str, Any]:
         "cuda devices": devices,
         "plugins": {p.distribution: p.version for p in registry().plugins if not p.error},
     }
+
+
+def checkpoint_to_resume(resume: Any, project: str | Path) -> Path | None:
+    """The checkpoint that ``resume=`` means: that of the newest run under ``project`` for true, that of a run's folder,
+    or the file itself; ``None`` when it is off.
+
+    Raises:
+        CheckpointError: ``resume=true``, and there is no run.
+    """
+    word = "" if resume is None else str(resume).lower()
+    if word in ("", "false", "no", "off", "0"):
+        return None
+    if word in ("true", "yes", "on", "1"):
+        found = sorted(Path(project).glob("*/weights/last.pt"), key=lambda p: p.stat().st_mtime)
+        if not found:
+            raise CheckpointError(
+                f"resume={word} finds no run under {project}",
+                where="resume",
+                mend="Give the run's folder: resume=PATH.",
+            )
+        return found[-1]
+    path = Path(resume)
+    if path.is_dir():
+        return path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt"
+    return path
 
 
 @contextmanager

@@ -115,6 +115,7 @@ def test_a_killed_rank_brings_the_job_back_from_its_last_checkpoint(boxes_set, t
     rows = read_rows(tmp_path / "exp" / "results.csv")
     assert [r["epoch"] for r in rows] == ["1", "2", "3"]
     assert all(v.isfinite().all() for v in state(tmp_path).values())
+    assert (tmp_path / "exp" / "job.txt").is_file() and not list(tmp_path.glob(".*"))  # nothing beside the run
 
 
 def test_a_rank_killed_after_its_last_checkpoint_leaves_a_run_that_a_restart_completes(boxes_set, tmp_path):

@@ -16,6 +16,7 @@ import yaml
 from libreyolo_core import LibreYOLO, checkpoint
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.loggers import read_rows
+from libreyolo_core.engine.request import request
 from libreyolo_core.errors import LibreYOLOError, TrainingError
 from libreyolo_core.family import Change
 from toy_family import FAMILY, ToyLoss
@@ -114,6 +115,37 @@ def test_a_resumed_run_uses_the_saved_arguments_and_names_every_new_one(model, b
     saved = yaml.safe_load((second.save_dir / "args.yaml").read_text())
     assert (saved["lr0"]["value"], saved["seed"]["value"], saved["epochs"]["value"]) == (0.003, 5, 4)
     assert second.epochs == 4
+
+
+def test_a_cfg_file_may_resume_and_change_values(model, boxes_set, tmp_path, caplog):
+    logging.getLogger("libreyolo").propagate = True
+    first = run(model, boxes_set, tmp_path, epochs=2, lr0=0.003)
+    cfg = tmp_path / "more.yaml"
+    cfg.write_text(f"resume: true\nproject: {tmp_path}\nepochs: 3\n")
+    with caplog.at_level(logging.INFO, logger="libreyolo"):
+        second = model().train(cfg=str(cfg))
+    assert second.save_dir.resolve() == first.save_dir.resolve()
+    assert "resume: epochs=3 instead of 2" in caplog.text
+    saved = yaml.safe_load((second.save_dir / "args.yaml").read_text())
+    assert (saved["lr0"]["value"], saved["epochs"]["value"]) == (0.003, 3)
+    # the arguments that a resumed run leaves begin a new one
+    third = model().train(cfg=str(second.save_dir / "args.yaml"), name="anew")
+    assert third.save_dir == tmp_path / "anew" and third.epochs == 3
+
+
+def test_a_restart_finds_its_run_where_a_cfg_file_puts_it(model, boxes_set, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    first = run(model, boxes_set, tmp_path, epochs=2)
+    cfg = tmp_path / "cfg.yaml"
+    cfg.write_text(f"data: {boxes_set}\nproject: {tmp_path}\n")
+    assert request(model(), {"cfg": str(cfg)}, restarted=True).checkpoint.path == first.last.resolve()
+    assert request(model(), {"cfg": str(cfg), "name": "other"}, restarted=True).checkpoint is None
+    first.last.unlink()  # killed before its first checkpoint
+    again = request(model(), {"cfg": str(cfg)}, restarted=True)
+    assert again.checkpoint is None and (again.resolved.args.name, again.resolved.args.exist_ok) == ("exp", True)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "two")
+    assert request(model(), {"cfg": str(cfg)}, restarted=True).resolved.args.name == ""
 
 
 def test_a_finished_run_says_so_and_how_to_extend_it(model, boxes_set, tmp_path):

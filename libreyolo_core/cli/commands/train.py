@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from libreyolo_core.cli.command import command, is_on
-from libreyolo_core.cli.model import MODEL, checkpoint_to_resume, example_model, load_model, require_model
+from libreyolo_core.cli.model import MODEL, example_model, load_model, require_model
 from libreyolo_core.cli.options import SWITCH, Option, check_values
 from libreyolo_core.cli.output import Answer, Table
 from libreyolo_core.config import TrainArgs, read_yaml_arguments
+from libreyolo_core.engine.rundir import checkpoint_to_resume
 
 OWN = (
     Option("cfg", "YAML file of training arguments; what is typed here wins over it.", example="cfg.yaml"),
@@ -30,12 +31,12 @@ def train(given: dict[str, Any]) -> Answer:
     """Train, or show what would be trained."""
     given = dict(given)
     dry_run = is_on(given.pop("dry_run", "false"), "dry_run")
-    resumes = given.get("resume", "false").lower() not in ("false", "no", "off", "0", "")
     yaml = read_yaml_arguments(given["cfg"]) if "cfg" in given else {}
-    check_values(TrainArgs, given, verb="train", complete=not resumes and "data" not in yaml)
-    if resumes and "model" not in given:
-        given["resume"] = checkpoint_to_resume(given["resume"], given.get("project", TrainArgs.project))
-        given["model"] = given["resume"]
+    resume, project = (given.get(k, yaml.get(k, getattr(TrainArgs, k))) for k in ("resume", "project"))
+    last = checkpoint_to_resume(resume, project)
+    check_values(TrainArgs, given, verb="train", complete=last is None and "data" not in yaml)
+    if last is not None and "model" not in given:
+        given["resume"] = given["model"] = str(last)
     require_model(given, verb="train")
     pretrained = str(given.get("pretrained", yaml.get("pretrained", "true")))
     model, rest = load_model(given, verb="train", pretrained=is_on(pretrained, "pretrained"))
