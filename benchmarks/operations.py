@@ -14,8 +14,7 @@ from pathlib import Path
 
 import libreyolo  # noqa: F401  (before torch: bounds the spin of its threads)
 from libreyolo_core.data.batch import prepare
-from libreyolo_core.losses import Step
-from libreyolo_core.testing import OperationCounter, training_step
+from libreyolo_core.testing import count_step, training_step
 
 REFERENCES = sorted(Path(__file__).parents[1].glob("plugins/libreyolo-family-*/tests/reference/*.json"))
 
@@ -25,14 +24,7 @@ def count(key: str, size: str, batch: int, *, draw: bool) -> dict[str, dict[str,
     run = training_step(key, size=size, batch=batch, draw=draw, training=False)
     step, data = run.step, run.data  # type: ignore[attr-defined]
     images = prepare(data.images, step.rule)
-    run()  # whatever is built once is built now
-    with OperationCounter() as forward:
-        outputs = step.network(images, data.targets, data.draw)
-    with OperationCounter() as loss:
-        total = step.loss(outputs, data.targets, Step(step.ranks, data.draw)).total
-    with OperationCounter() as backward:
-        total.backward()
-    parts = {"forward": forward, "loss": loss, "backward": backward}
+    parts = count_step(step.network, step.loss, images, data.targets, data.draw)._asdict()
     return {n: {"total": c.total, "without_views": c.without_views} for n, c in parts.items()}
 
 

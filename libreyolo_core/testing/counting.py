@@ -3,15 +3,21 @@
 with OperationCounter() as counter:
     loss = step()
 counter.total, counter.without_views, counter.host_sync, counter.by_name["add"]
+
+count_step(network, loss, images, targets).shares(reference)
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from libreyolo_core.losses import LossTerms, Step
 
 _HOST_READS = frozenset(
     {
@@ -52,6 +58,73 @@ class OperationCounter(TorchDispatchMode):
         self.host_sync += _waits_for_host(name, args, out)
         self.by_name[name] += 1
         return out
+
+
+class StepCount(NamedTuple):
+    """The operations of the parts of a training step."""
+
+    forward: OperationCounter
+    loss: OperationCounter
+    backward: OperationCounter
+
+    @property
+    def total(self) -> int:
+        """All operations of the three."""
+        return sum(part.total for part in self)
+
+    @property
+    def without_views(self) -> int:
+        """Those that do more than make a view."""
+        return sum(part.without_views for part in self)
+
+    @property
+    def host_sync(self) -> int:
+        """Those that would make a GPU wait for the host."""
+        return sum(part.host_sync for part in self)
+
+    def shares(self, recorded: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+        """The loss and the whole step beside those of a reference, as ratios: below 1 is fewer.
+
+        Args:
+            recorded: counts under ``loss`` and ``all``, each with ``total`` and ``without_views``, as reference files
+                hold them.
+
+        Returns:
+            ``{"loss": ..., "loss without views": ..., "all": ..., "all without views": ...}``
+        """
+        loss, whole = recorded["loss"], recorded["all"]
+        return {
+            "loss": self.loss.total / loss["total"],
+            "loss without views": self.loss.without_views / loss["without_views"],
+            "all": self.total / whole["total"],
+            "all without views": self.without_views / whole["without_views"],
+        }
+
+
+def count_step(
+    network: nn.Module,
+    loss: Callable[[Any, Any, Step], LossTerms],
+    images: Tensor,
+    targets: Any,
+    draw: Tensor | None = None,
+) -> StepCount:
+    """Count one training step without its optimizer, after one that fills caches.
+
+    Args:
+        network: in the mode it is to be counted in.
+        loss: takes outputs, targets and a ``Step``, as every family's loss does.
+        images: N x C x H x W, as the network gets them.
+        draw: int64 [N], the samples' random keys; ``None`` switches off what draws from them.
+    """
+    loss(network(images, targets, draw), targets, Step(draw=draw)).total.backward()
+    network.zero_grad(set_to_none=True)
+    with OperationCounter() as forward:
+        outputs = network(images, targets, draw)
+    with OperationCounter() as criterion:
+        total = loss(outputs, targets, Step(draw=draw)).total
+    with OperationCounter() as backward:
+        total.backward()
+    return StepCount(forward, criterion, backward)
 
 
 def _is_view(func) -> bool:

@@ -7,32 +7,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from libreyolo_core.losses import Step
 from libreyolo_core.targets import BoxTargets
-from libreyolo_core.testing.counting import OperationCounter
+from libreyolo_core.testing import OperationCounter, count_step
 from libreyolo_kit_detr import FDRCriterion, matcher
-
-
-def count(net, images, targets, draw):
-    """Counters of forward, criterion and backward."""
-    with OperationCounter() as forward:
-        outputs = net(images, targets, draw)
-    with OperationCounter() as loss:
-        total = FDRCriterion(net)(outputs, targets, Step(draw=draw)).total
-    with OperationCounter() as backward:
-        total.backward()
-    return forward, loss, backward
 
 
 @pytest.mark.parametrize(
     ("draw", "recorded"), [(None, "aten_ops"), (torch.tensor([3, 4]), "aten_ops_default_training")]
 )
 def test_a_step_dispatches_far_fewer_operations_than_the_published_one(draw, recorded):
-    expected = REFERENCE.content["loss"][recorded]
-    counters = count(network(nc=80), *reference_batch(), draw)
-    _, loss, _ = counters
-    assert loss.total <= expected["loss"]["total"] / 4
-    assert loss.without_views <= expected["loss"]["without_views"] / 4
-    assert sum(c.total for c in counters) <= expected["all"]["total"]
-    assert sum(c.without_views for c in counters) <= expected["all"]["without_views"]
+    net = network(nc=80)
+    count = count_step(net, FDRCriterion(net), *reference_batch(), draw)
+    shares = count.shares(REFERENCE.content["loss"][recorded])
+    assert shares["loss"] <= 1 / 4 and shares["loss without views"] <= 1 / 4
+    assert shares["all"] <= 1 and shares["all without views"] <= 1
 
 
 def test_the_region_and_an_evaluation_dispatch_no_more_operations_than_published():
@@ -51,7 +38,7 @@ def test_the_number_of_operations_depends_on_neither_batch_nor_boxes():
     net = network(nc=80)
     counts = []
     for sizes in ([1, 1], [9, 0, 30, 4]):
-        _, loss, _ = count(net, *batch(sizes, nc=80))
+        loss = count_step(net, FDRCriterion(net), *batch(sizes, nc=80)).loss
         counts.append((loss.total, loss.without_views))
     assert counts[0] == counts[1]
 

@@ -7,32 +7,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from libreyolo_core.losses import Step
 from libreyolo_core.targets import BoxTargets
-from libreyolo_core.testing.counting import OperationCounter
+from libreyolo_core.testing import OperationCounter, count_step
 from libreyolo_kit_detr import SetCriterion, matcher
-
-
-def count(net, images, targets, draw):
-    """Counters of forward, criterion and backward."""
-    with OperationCounter() as forward:
-        outputs = net(images, targets, draw)
-    with OperationCounter() as loss:
-        total = SetCriterion(net)(outputs, targets, Step(draw=draw)).total
-    with OperationCounter() as backward:
-        total.backward()
-    return forward, loss, backward
 
 
 @pytest.mark.parametrize(
     ("draw", "recorded"), [(None, "aten_ops"), (torch.tensor([3, 4]), "aten_ops_default_training")]
 )
 def test_a_step_dispatches_far_fewer_operations_than_the_published_one(draw, recorded):
-    expected = REFERENCE["loss"][recorded]
-    counters = count(network(nc=80), reference_images(), reference_targets(), draw)
-    _, loss, _ = counters
-    assert loss.total <= expected["loss"]["total"] / 2
-    assert loss.without_views <= expected["loss"]["without_views"] / 2
-    assert sum(c.total for c in counters) <= expected["all"]["total"]
-    assert sum(c.without_views for c in counters) <= expected["all"]["without_views"]
+    net = network(nc=80)
+    count = count_step(net, SetCriterion(net), reference_images(), reference_targets(), draw)
+    shares = count.shares(REFERENCE["loss"][recorded])
+    assert shares["loss"] <= 1 / 2 and shares["loss without views"] <= 1 / 2
+    assert shares["all"] <= 1 and shares["all without views"] <= 1
 
 
 def test_evaluation_dispatches_no_more_operations_than_the_published_one():
@@ -47,7 +34,7 @@ def test_the_number_of_operations_depends_on_neither_batch_nor_boxes():
     net = network(nc=80)
     counts = []
     for sizes in ([1, 1], [9, 0, 30, 4]):
-        _, loss, _ = count(net, *batch(sizes, nc=80))
+        loss = count_step(net, SetCriterion(net), *batch(sizes, nc=80)).loss
         counts.append((loss.total, loss.without_views))
     assert counts[0] == counts[1]
 

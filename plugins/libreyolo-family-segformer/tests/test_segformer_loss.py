@@ -21,7 +21,7 @@ from libreyolo_core.data.batch import prepare
 from libreyolo_core.engine.optimizer import build_optimizer
 from libreyolo_core.losses import Ranks, Step
 from libreyolo_core.targets import MaskTargets
-from libreyolo_core.testing.counting import OperationCounter
+from libreyolo_core.testing import OperationCounter, count_step
 from libreyolo_core.testing.deterministic import image_for
 from libreyolo_family_segformer.loss import PixelCrossEntropy
 
@@ -118,26 +118,13 @@ def test_squares_of_three_colours_are_learnt_by_heart_with_dropping_on():
     assert min(history[-5:]) < 0.3 * history[0]
 
 
-def count(net, images, targets, draw):
-    """Operations of forward, loss and backward, after a step that fills caches."""
-    terms_of(net, images, targets, draw).total.backward()
-    net.zero_grad(set_to_none=True)
-    with OperationCounter() as forward:
-        outputs = net(images, targets, draw)
-    with OperationCounter() as criterion:
-        total = PixelCrossEntropy(net)(outputs, targets, Step(draw=draw)).total
-    with OperationCounter() as backward:
-        total.backward()
-    return forward, criterion, backward
-
-
 @pytest.mark.parametrize("recorded, draw", [("aten_ops", None), ("aten_ops_default_training", keys(2))])
 def test_a_step_dispatches_fewer_operations_than_the_reference(recorded, draw):
-    counts = REFERENCE.content["loss"][recorded]["all"]
-    parts = count(reference_network().train(), reference_images(), reference_targets(), draw)
-    assert sum(p.total for p in parts) <= 0.9 * counts["total"]
-    assert sum(p.without_views for p in parts) <= 0.95 * counts["without_views"]
-    assert all(p.host_sync == 0 for p in parts)
+    net = reference_network().train()
+    count = count_step(net, PixelCrossEntropy(net), reference_images(), reference_targets(), draw)
+    shares = count.shares(REFERENCE.content["loss"][recorded])
+    assert shares["all"] <= 0.9 and shares["all without views"] <= 0.95
+    assert count.host_sync == 0
 
 
 def test_the_captured_region_and_evaluation_take_fewer_operations_than_the_reference():
@@ -155,7 +142,7 @@ def test_the_captured_region_and_evaluation_take_fewer_operations_than_the_refer
 def test_operations_do_not_grow_with_the_batch():
     net, found = network().train(), []
     for size in (2, 5):
-        found.append([c.total for c in count(net, *batch(size))])
+        found.append([c.total for c in count_step(net, PixelCrossEntropy(net), *batch(size))])
     assert found[0] == found[1]
 
 
