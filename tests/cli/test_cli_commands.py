@@ -58,7 +58,10 @@ def test_resume_needs_neither_model_nor_data(run, model, tmp_path):
     last = tmp_path / "exp" / "weights" / "last.pt"
     last.parent.mkdir(parents=True)
     last.touch()
-    for arguments in (["resume=true", f"project={tmp_path}"], [f"resume={tmp_path / 'exp'}"], [f"resume={last}"]):
+    cfg = tmp_path / "cfg.yaml"
+    cfg.write_text(f"resume: true\nproject: {tmp_path}\n")
+    project, run_folder = f"project={tmp_path}", f"resume={tmp_path / 'exp'}"
+    for arguments in (["resume=true", project], [run_folder], [f"resume={last}"], [f"cfg={cfg}"]):
         out = run("train", *arguments)
         assert out.exit_code == 0, out.stderr
         assert model.made[-1][0] == str(last)
