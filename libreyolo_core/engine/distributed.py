@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from libreyolo_core.engine.elastic import restarts
+from libreyolo_core.engine.elastic import restarts, training
 from libreyolo_core.errors import DeviceError, LibreYOLOError, TrainingError
 from libreyolo_core.losses import Ranks
 
@@ -59,27 +61,65 @@ def rank_device(device: str) -> torch.device:
     return torch.device("cuda", local)
 
 
-class World(Ranks):
-    """The ranks of a run as one of them sees it; made by ``join``."""
+def agreed_name(store: dist.Store, rank: int, size: int) -> str:
+    """A name that all ranks have from rank 0 and that no earlier start of the job had, whose entries may still be in
+    the store. Numbers of restarts will not do: torchrun counts them on each node for itself.
 
-    def __init__(self, device: torch.device) -> None:
+    Every rank asks under a word of its own, which only the rank 0 of the same start can answer.
+
+    Raises:
+        TrainingError: on rank 0, when others do not come within the time that a collective may take.
+    """
+    word = uuid.uuid4().hex
+    if rank:
+        store.set(f"libreyolo/ask/{rank}", word)
+        name: str = store.get(f"libreyolo/answer/{word}").decode()
+        store.set(f"libreyolo/heard/{name}/{rank}", "")
+        return name
+    missing, end = set(range(1, size)), time.monotonic() + timeout_s()
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"libreyolo/ask/{other}"]):
+                store.set(f"libreyolo/answer/{store.get(f'libreyolo/ask/{other}').decode()}", word)
+            if store.check([f"libreyolo/heard/{word}/{other}"]):
+                missing.discard(other)
+        if missing and time.monotonic() > end:
+            raise TrainingError(
+                f"of {size} ranks these did not start within {timeout_s():g} s: {', '.join(map(str, sorted(missing)))}",
+                where="rank 0",
+                mend="See what their nodes print; LIBREYOLO_DIST_TIMEOUT (seconds) is how long to wait.",
+            )
+        time.sleep(0.02 if missing else 0)
+    return word
+
+
+class World(Ranks):
+    """The ranks of a run as one of them sees it; made by ``join``.
+
+    Attributes:
+        again: the launcher has started this job before.
+    """
+
+    def __init__(self, device: torch.device, *, again: bool = False) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         self.device = device
         self._control: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s()))
+        self.again = bool(self.max(int(again)))  # a node where no process failed counts no restart
 
     @classmethod
     def join(cls, device: str) -> World:
         """Meet the other processes of a launched run."""
-        mine = rank_device(device)
+        mine, starts = rank_device(device), 0
         if not dist.is_initialized():
             patience = timedelta(seconds=timeout_s())
             store, rank, size = next(dist.rendezvous("env://", timeout=patience))
             # A launcher that restarts keeps its store: without a prefix a rank that comes back first finds the address
             # that another one had before the restart.
-            store = dist.PrefixStore(f"libreyolo/start{restarts()}/of{size}", store)
+            starts = store.add(f"libreyolo/starts/{training()}", 1) if rank == 0 else 0
+            store = dist.PrefixStore(f"libreyolo/{agreed_name(store, rank, size)}", store)
             dist.init_process_group(choose_backend(mine), store=store, rank=rank, world_size=size, timeout=patience)
-        return cls(mine)
+        return cls(mine, again=restarts() > 0 or starts > 1)
 
     def leave(self) -> None:
         """End the group; the last thing a rank does."""

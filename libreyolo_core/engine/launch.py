@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ import torch.multiprocessing as multiprocessing
 from libreyolo_core.data.catalogue import load_data
 from libreyolo_core.engine import autobatch, distributed, elastic
 from libreyolo_core.engine.device import parse_device
-from libreyolo_core.engine.request import request
+from libreyolo_core.engine.request import Request, request
 from libreyolo_core.engine.run import train_here
 from libreyolo_core.engine.rundir import quiet_unless_first
 from libreyolo_core.errors import ConfigError, LibreYOLOError, TrainingError, UsageError
@@ -36,6 +37,7 @@ from libreyolo_core.losses import Ranks
 
 if TYPE_CHECKING:
     from libreyolo_core.api import LibreYOLO
+    from libreyolo_core.checkpoint import File
     from libreyolo_core.engine.trainer import TrainResult
 
 log = logging.getLogger("libreyolo")
@@ -54,15 +56,17 @@ UNGUARDED = (
 def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
     """Train ``model`` in place; it ends up with the best weights. See ``LibreYOLO.train``."""
     if launched():
-        wanted = request(model, given, restarted=elastic.restarts() > 0)
+        wanted = request(model, given)
+        elastic.begin()
         world = distributed.World.join(wanted.resolved.args.device)
         try:
             with quiet_unless_first(world.rank):
-                return train_here(model, wanted, world.device, world)
+                return train_here(model, _as_first(model, given, wanted, world), world.device, world)
         finally:
             world.leave()
     refuse_unguarded()
     wanted = request(model, given)
+    wanted.refuse_finished()
     devices = parse_device(wanted.resolved.args.device)
     if len(devices) > 1:
         batch = wanted.resolved.sheet.recipe.batch
@@ -73,6 +77,23 @@ def train(model: LibreYOLO, given: dict[str, Any]) -> TrainResult:
         distributed.check_batch(batch, len(devices))
         return spawn_train(model, given, devices)
     return train_here(model, wanted, devices[0], Ranks())
+
+
+def _as_first(model: LibreYOLO, given: dict[str, Any], wanted: Request, world: distributed.World) -> Request:
+    """``wanted`` with what rank 0 finds on its disk. In a job that was started before, that is the job's own run, if it
+    came that far; the other ranks get the checkpoint from rank 0, as their node may have a disk of its own."""
+
+    def checkpoint() -> File | None:
+        nonlocal wanted
+        if not world.again:  # in a job that was, a run may be done and something else have failed
+            wanted.refuse_finished()
+        elif wanted.checkpoint is None:
+            args = wanted.resolved.args
+            wanted = request(model, {**given, **elastic.resumed(args.project, args.name)})
+        return wanted.checkpoint
+
+    found = world.on_first(checkpoint)
+    return replace(wanted, checkpoint=found)
 
 
 def spawn_train(model: LibreYOLO, given: Mapping[str, Any], devices: Sequence[torch.device]) -> TrainResult:

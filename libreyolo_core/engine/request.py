@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from libreyolo_core.checkpoint import File, read
 from libreyolo_core.config import Resolved, TrainArgs, read_yaml_arguments, resolve_training
-from libreyolo_core.engine import elastic
 from libreyolo_core.engine.plan import scratch
 from libreyolo_core.engine.rundir import checkpoint_to_resume
 from libreyolo_core.errors import CheckpointError, ConfigError, UsageError
@@ -31,15 +30,22 @@ class Request:
     from_scratch: bool
     checkpoint: File | None = None
 
+    def refuse_finished(self) -> None:
+        """Raise ``UsageError`` when all epochs of the run to continue are done."""
+        done = self.checkpoint.training.get("epoch", 0) if self.checkpoint else 0
+        if self.checkpoint and done >= self.resolved.sheet.recipe.epochs:
+            raise UsageError(
+                f"{self.checkpoint.path} is finished: all {done} epochs are done",
+                where="resume",
+                mend=f"To extend it give epochs= above {done}.",
+            )
 
-def request(model: LibreYOLO, given: dict[str, Any], *, restarted: bool = False) -> Request:
+
+def request(model: LibreYOLO, given: dict[str, Any]) -> Request:
     """Resolve arguments; nothing is read but YAML and, for a resume, the checkpoint.
 
-    Args:
-        restarted: a launcher has started this job again, so that a run may have ended before something else failed.
-
     Raises:
-        ConfigError, UsageError, CheckpointError: see ``resolve_training``; a resume of a finished run.
+        ConfigError, UsageError, CheckpointError: see ``resolve_training``, and what a resume lacks.
     """
     given = dict(given)
     yaml = read_yaml_arguments(given.pop("cfg")) if given.get("cfg") else {}
@@ -48,9 +54,6 @@ def request(model: LibreYOLO, given: dict[str, Any], *, restarted: bool = False)
     checkpoint = None
     from_scratch = model.from_scratch or _is_off(given.get("pretrained", yaml.get("pretrained")))
     last = checkpoint_to_resume(given.get("resume", yaml.get("resume")), project)
-    if restarted and last is None:
-        given |= elastic.resumed(project, given.get("name", yaml.get("name", "")))
-        last = checkpoint_to_resume(given.get("resume"), project)
     if last is not None:
         given["resume"] = str(last)
         checkpoint = read(last)
@@ -58,14 +61,6 @@ def request(model: LibreYOLO, given: dict[str, Any], *, restarted: bool = False)
         _check_identity(model, checkpoint)
     sheet = scratch(model.base_sheet) if from_scratch else model.base_sheet
     resolved = resolve_training(sheet, given, yaml, title=model.family.title)
-    finished = checkpoint is not None and checkpoint.training.get("epoch", 0) >= resolved.sheet.recipe.epochs
-    if checkpoint is not None and finished and not restarted:
-        done = checkpoint.training["epoch"]
-        raise UsageError(
-            f"{checkpoint.path} is finished: all {done} epochs are done",
-            where="resume",
-            mend=f"To extend it give epochs= above {done}.",
-        )
     loss = registry().loss(model.key, model.task_name, resolved.sheet, resolved.args.loss)
     if loss is not resolved.sheet.loss:
         resolved = replace(resolved, sheet=replace(resolved.sheet, loss=loss))

@@ -91,9 +91,13 @@ def train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: R
         )
         check = _validation(stack, model, plan, spec.names, val_scan, device, workers, ranks)
         directory = ranks.on_first(lambda: _directory(wanted, args))
+        folder = directory / "weights"
         if ranks.rank == 0:
+            folder.mkdir(exist_ok=True)
             stack.enter_context(log_to(directory / "train.log"))
             elastic.remember(directory)
+        else:
+            directory.mkdir(parents=True, exist_ok=True)  # on a disk of its own; a report of a hanging rank goes there
         identity = {
             "family": model.key,
             "size": model.size,
@@ -104,8 +108,6 @@ def train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: R
             **marks(plan.sheet.input),
         }
         arguments = {"args": wanted.resolved.table(), "from_scratch": wanted.from_scratch}
-        folder = directory / "weights"
-        folder.mkdir(exist_ok=True)
         draws = args.plots and ranks.rank == 0
         trainer = Trainer(
             plan,
@@ -131,7 +133,7 @@ def train_here(model: LibreYOLO, wanted: Request, device: torch.device, ranks: R
         result = trainer.fit()
         if check is None:
             result.best = trainer.snapshots.last
-        model.adopt(read(result.best), device)
+        model.adopt(ranks.on_first(lambda: read(result.best)), device)  # rank 0 wrote it, on its disk
         if draws:
             _final_pictures(model, val_scan, plan, result, directory, workers)
         log.info("done: %s, best %s, weights %s", directory, _best_line(trainer), result.best)

@@ -40,13 +40,13 @@ if __name__ == "__main__":
 """
 
 
-def script(folder, data, *, step=0, signal=0, **more):
+def script(folder, data, *, step=0, signal=0, project="", **more):
     file = folder / "train.py"
     file.write_text(
         SCRIPT.format(
             support=str(ROOT / "tests/support"),
             data=str(data),
-            project=str(folder),
+            project=project or str(folder),
             step=step,
             signal=int(signal),
             at_the_end=AT_THE_END,
@@ -75,6 +75,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def meeting_at(port):
+    """What each of two nodes of one rank is started with."""
+    return (
+        "--nnodes=2",
+        "--nproc_per_node=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=loopback",
+        "--local-addr=127.0.0.1",
+    )
+
+
 def state(folder):
     return checkpoint.read(folder / "exp" / "weights" / "last.pt").state
 
@@ -87,18 +99,7 @@ def test_two_nodes_train_what_two_processes_of_one_node_train(boxes_set, tmp_pat
     code, text = finished(one)
     assert code == 0, text
     file, port = script(folders[1], boxes_set), free_port()
-    agents = [
-        torchrun(
-            file,
-            "--nnodes=2",
-            "--nproc_per_node=1",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint=127.0.0.1:{port}",
-            "--rdzv-id=loopback",
-            "--local-addr=127.0.0.1",
-        )  # fmt: skip
-        for _ in range(2)
-    ]
+    agents = [torchrun(file, *meeting_at(port)) for _ in range(2)]
     for agent in agents:
         code, text = finished(agent)
         assert code == 0, text
@@ -107,11 +108,29 @@ def test_two_nodes_train_what_two_processes_of_one_node_train(boxes_set, tmp_pat
     assert sorted(p.name for p in folders[1].glob("exp*")) == ["exp"]
 
 
+def test_nodes_without_a_common_disk_train_and_after_a_kill_go_on_together(boxes_set, tmp_path):
+    """torchrun counts the restart on the one node alone, and the other has neither run nor checkpoint."""
+    folders, port = [tmp_path / "a", tmp_path / "b"], free_port()
+    agents = []
+    for folder in folders:
+        folder.mkdir()
+        file = script(folder, boxes_set, step=7, signal=signal.SIGKILL, project="runs")
+        agents.append(torchrun(file, *meeting_at(port), "--max-restarts=1"))
+    texts = []
+    for agent in agents:
+        code, text = finished(agent)
+        assert code == 0, text
+        texts.append(text)
+    first = [folder for folder in folders if (folder / "runs" / "exp" / "weights" / "last.pt").is_file()]
+    assert len(first) == 1 and sum("restart of this job: continuing" in text for text in texts) == 1
+    assert [r["epoch"] for r in read_rows(first[0] / "runs" / "exp" / "results.csv")] == ["1", "2", "3"]
+
+
 def test_a_killed_rank_brings_the_job_back_from_its_last_checkpoint(boxes_set, tmp_path):
     file = script(tmp_path, boxes_set, step=7, signal=signal.SIGKILL)
     code, text = finished(torchrun(file, "--standalone", "--nproc_per_node=2", "--max-restarts=2"))
     assert code == 0, text
-    assert "restart 1 of this job: continuing" in text
+    assert "restart of this job: continuing" in text
     rows = read_rows(tmp_path / "exp" / "results.csv")
     assert [r["epoch"] for r in rows] == ["1", "2", "3"]
     assert all(v.isfinite().all() for v in state(tmp_path).values())
@@ -122,7 +141,7 @@ def test_a_rank_killed_after_its_last_checkpoint_leaves_a_run_that_a_restart_com
     file = script(tmp_path, boxes_set, step=AT_THE_END, signal=signal.SIGKILL)
     code, text = finished(torchrun(file, "--standalone", "--nproc_per_node=1", "--max-restarts=1"))
     assert code == 0, text
-    assert "restart 1 of this job: continuing" in text and f"done: {tmp_path / 'exp'}" in text
+    assert "restart of this job: continuing" in text and f"done: {tmp_path / 'exp'}" in text
     assert [r["epoch"] for r in read_rows(tmp_path / "exp" / "results.csv")] == ["1", "2", "3"]
 
 

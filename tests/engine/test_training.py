@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from libreyolo_core import LibreYOLO, checkpoint
+from libreyolo_core.engine import elastic
 from libreyolo_core.engine.callbacks import Callback
 from libreyolo_core.engine.loggers import read_rows
 from libreyolo_core.engine.request import request
@@ -135,17 +136,21 @@ def test_a_cfg_file_may_resume_and_change_values(model, boxes_set, tmp_path, cap
 
 def test_a_restart_finds_its_run_where_a_cfg_file_puts_it(model, boxes_set, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    first = run(model, boxes_set, tmp_path, epochs=2)
+    first = run(model, boxes_set, tmp_path, epochs=1)
+    run(model, boxes_set, tmp_path, epochs=1, name="other/deep")
     cfg = tmp_path / "cfg.yaml"
     cfg.write_text(f"data: {boxes_set}\nproject: {tmp_path}\n")
-    assert request(model(), {"cfg": str(cfg)}, restarted=True).checkpoint.path == first.last.resolve()
-    assert request(model(), {"cfg": str(cfg), "name": "other"}, restarted=True).checkpoint is None
-    first.last.unlink()  # killed before its first checkpoint
-    again = request(model(), {"cfg": str(cfg)}, restarted=True)
-    assert again.checkpoint is None and (again.resolved.args.name, again.resolved.args.exist_ok) == ("exp", True)
+    args = request(model(), {"cfg": str(cfg)}).resolved.args
+    assert elastic.resumed(args.project, args.name) == {"resume": str(first.save_dir.resolve())}
+    deep = tmp_path / "other" / "deep"
+    assert elastic.resumed(args.project, "other/deep") == {"resume": str(deep.resolve())}
+    (deep / "weights" / "last.pt").unlink()  # killed before its first checkpoint
+    assert elastic.resumed(args.project, "other/deep") == {"name": "other/deep", "exist_ok": True}
+    assert elastic.resumed(args.project, "new") == {}
+    elastic.begin()  # the script's next training
+    assert elastic.resumed(args.project, args.name) == {}
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "two")
-    assert request(model(), {"cfg": str(cfg)}, restarted=True).resolved.args.name == ""
+    assert elastic.resumed(args.project, args.name) == {}
 
 
 def test_a_finished_run_says_so_and_how_to_extend_it(model, boxes_set, tmp_path):
