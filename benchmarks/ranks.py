@@ -6,17 +6,17 @@
     python benchmarks/ranks.py --model rtdetr --pairs                   # every seed also with two processes
     python benchmarks/ranks.py --model rtdetr --float64 --epochs 6      # hardly any rounding: equal metrics
     python benchmarks/ranks.py --model yolox --nudges 6                 # what rounding does to one process
-    python benchmarks/ranks.py --model yolox --float64 --lr0 0.0005 --weights best.pt      # from weights that can see
+    python benchmarks/ranks.py --model yolox --float64 --lr0 0.0005 --weights best.pt      # from trained weights
 
 Settings are those of ``learning.py`` with what is below, ``sync_bn`` on, and the same seed, so that each step has the
 same images with the same augmentation. Prints Markdown; the exit code says whether the two agree: losses within 1% on
 every step of the first epoch, and the last epoch's mAP50-95 between the smallest and the largest of the seeds. Once
-rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one is
-the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64`` that
-takes longer (80 steps of RT-DETR); until then both go the same way, unless one computes something else. From trained
-``--weights`` a small difference hardly grows, and whole runs in float64 can be compared. ``--nudges`` trains the first
-seed again with one process, from weights that differ in their last digit: how far apart those end is how far apart one
-and two processes may.
+rounding has moved a first match between boxes and objects the two go ways of their own, and of four equal draws one
+is the smallest or the largest half of the time; so ``--pairs`` judges the mean over the seeds. With ``--float64``
+that takes longer (80 steps of a new RT-DETR); until then both go the same way, unless one computes something else.
+From trained ``--weights`` a small difference hardly grows, and whole runs in float64 can be compared. ``--nudges``
+trains the first seed again with one process, from weights that differ in their last digit: how far apart those end is
+how far apart one and two processes may.
 """
 
 from __future__ import annotations
